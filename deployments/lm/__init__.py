@@ -1,0 +1,1 @@
+"""The model library: networks, attention, caches, checkpoints, sampling and drafting strategies. No Ray, no HTTP."""

@@ -1,0 +1,114 @@
+"""Attention of a window's rows to the paged cache, in tiles of fixed shape.
+
+A tile is four rows of one slot. Every tile is the same small product over the same pages in the same order (running
+softmax, Milakov and Gimelshein, 2018), whatever the window holds beside it; so a row's result depends on its prefix
+alone, bit by bit. Pages past a row's position are masked: they scale by one and add zero.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32, Int
+
+from deployments.lm.sums import row_sum
+
+TILE_ROWS = 4
+_MASKED = -1e30
+
+
+class Tiles(NamedTuple):
+    """Which rows form each tile and where their slot's positions lie.
+
+    Attributes:
+        rows: row numbers; padding lanes may name any row.
+        positions: each lane's absolute position; -1 for a padding lane.
+        pages: the slot's page table; entries past its end are the scratch page.
+        steps: how many pages the longest tile needs.
+        lane_of_row: for each row of the window its lane in `rows`, flattened.
+    """
+
+    rows: Int[Array, "tiles lanes"]
+    positions: Int[Array, "tiles lanes"]
+    pages: Int[Array, "tiles slot_pages"]
+    steps: Int[Array, ""]
+    lane_of_row: Int[Array, " rows"]
+
+
+def write(
+    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    *,
+    keys: Float32[Array, "rows kv_heads head_dim"],
+    values: Float32[Array, "rows kv_heads head_dim"],
+    pages: Int[Array, " rows"],
+    offsets: Int[Array, " rows"],
+) -> Float[Array, "pages 2 kv_heads page_size head_dim"]:
+    """Puts each row's key and value at its place. Rows never share a place, except on the scratch page."""
+    both = jnp.stack([keys, values], axis=1).astype(cache.dtype)
+    return cache.at[pages, :, :, offsets, :].set(both, mode="promise_in_bounds")
+
+
+def attend(
+    queries: Float32[Array, "rows heads head_dim"],
+    *,
+    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    tiles: Tiles,
+) -> Float32[Array, "rows width"]:
+    """Softmax attention of every row to its slot's positions up to its own. Scores are scaled by head_dim ** -0.5."""
+    kv_heads, page_size, head_dim = cache.shape[2:]
+    count, lanes = tiles.rows.shape
+    group = queries.shape[1] // kv_heads
+    scaled = queries * head_dim**-0.5
+    tiled = scaled[tiles.rows].reshape(count, lanes, kv_heads, group, head_dim).transpose(0, 2, 1, 3, 4)
+    tiled = tiled.reshape(count, kv_heads, lanes * group, head_dim).astype(cache.dtype)
+    limits = jnp.repeat(tiles.positions, group, axis=1)[:, None, :, None]
+    halves = cache.reshape(-1, kv_heads, page_size, head_dim)
+
+    def step(index: Int[Array, ""], state: _Running) -> _Running:
+        page = jax.lax.dynamic_index_in_dim(tiles.pages, index, axis=1, keepdims=False)
+        keys = halves.at[2 * page].get(mode="promise_in_bounds")
+        values = halves.at[2 * page + 1].get(mode="promise_in_bounds")
+        scores = _scores(tiled, keys)
+        seen = index * page_size + jnp.arange(page_size) <= limits
+        return _accumulate(state, scores=jnp.where(seen, scores, _MASKED), values=values)
+
+    empty = jnp.zeros((count, kv_heads, lanes * group, 1))
+    start = _Running(peak=empty + _MASKED, mass=empty, sums=jnp.zeros(tiled.shape))
+    end: _Running = jax.lax.fori_loop(0, tiles.steps, step, start)
+    out = (end.sums / end.mass).reshape(count, kv_heads, lanes, group, head_dim).transpose(0, 2, 1, 3, 4)
+    flat: Array = out.reshape(count * lanes, -1)[tiles.lane_of_row]
+    return flat
+
+
+class _Running(NamedTuple):
+    peak: Float32[Array, "tiles kv_heads queries 1"]
+    mass: Float32[Array, "tiles kv_heads queries 1"]
+    sums: Float32[Array, "tiles kv_heads queries head_dim"]
+
+
+def _scores(
+    queries: Float[Array, "tiles kv_heads queries head_dim"], keys: Float[Array, "tiles kv_heads page_size head_dim"]
+) -> Float32[Array, "tiles kv_heads queries page_size"]:
+    return jnp.einsum(
+        "tkqd,tkpd->tkqp", queries, keys, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
+
+
+def _accumulate(
+    state: _Running,
+    *,
+    scores: Float32[Array, "tiles kv_heads queries page_size"],
+    values: Float[Array, "tiles kv_heads page_size head_dim"],
+) -> _Running:
+    peak = jnp.maximum(state.peak, jnp.max(scores, axis=-1, keepdims=True))
+    weights = jnp.exp(scores - peak)
+    shrink = jnp.exp(state.peak - peak)
+    added = jnp.einsum(
+        "tkqp,tkpd->tkqd",
+        weights.astype(values.dtype),
+        values,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    mass = state.mass * shrink + row_sum(weights)
+    return _Running(peak=peak, mass=mass, sums=state.sums * shrink + added)

@@ -1,0 +1,1 @@
+"""One folder per architecture: `modeling` is the network, `params` its weight table."""

@@ -1,0 +1,1 @@
+"""Weights in fewer bits, and the products that read them."""

@@ -1,0 +1,81 @@
+"""Frames of the drafting protocol: four bytes of little-endian length, then one msgpack message.
+
+Knows bytes and messages, not sockets: both ends feed it what they read and write what it returns.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from deployments.messages.drafting import (
+    AcceptedPrefix,
+    Close,
+    DraftBlock,
+    Forgotten,
+    Hello,
+    Open,
+    Ping,
+    Pong,
+    ToDrafter,
+    ToVerifier,
+    Welcome,
+)
+from deployments.messages.errors import ProtocolError
+
+MAX_FRAME = 16 * 1024 * 1024
+_LENGTH = 4
+
+_encoder = msgspec.msgpack.Encoder()
+_to_drafter: msgspec.msgpack.Decoder[ToDrafter] = msgspec.msgpack.Decoder(Hello | Open | AcceptedPrefix | Close | Ping)
+_to_verifier: msgspec.msgpack.Decoder[ToVerifier] = msgspec.msgpack.Decoder(Welcome | DraftBlock | Forgotten | Pong)
+
+
+def encode_frames(messages: Iterable[ToDrafter | ToVerifier], /) -> bytes:
+    """All of `messages`, ready for one write."""
+    parts: list[bytes] = []
+    for message in messages:
+        body = _encoder.encode(message)
+        parts.append(len(body).to_bytes(_LENGTH, "little"))
+        parts.append(body)
+    return b"".join(parts)
+
+
+class FrameReader:
+    """Cuts a byte stream into message bodies. Feed it whatever arrived; it keeps what is incomplete."""
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        self._pending = bytearray()
+        self._max_frame = max_frame
+
+    def bodies(self, data: bytes, /) -> Iterator[bytes]:
+        """Yields each frame's body that `data` completes.
+
+        Raises:
+            ProtocolError: a frame says it is longer than `max_frame`.
+        """
+        self._pending += data
+        while len(self._pending) >= _LENGTH:
+            length = int.from_bytes(self._pending[:_LENGTH], "little")
+            if length > self._max_frame:
+                raise ProtocolError(f"a frame of {length} bytes exceeds the limit of {self._max_frame}")
+            if len(self._pending) < _LENGTH + length:
+                return
+            body = bytes(self._pending[_LENGTH : _LENGTH + length])
+            del self._pending[: _LENGTH + length]
+            yield body
+
+
+def read_for_drafter(body: bytes, /) -> ToDrafter:
+    """Raises `ProtocolError` for anything but a message a verifier may send."""
+    try:
+        return _to_drafter.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"not a frame a verifier sends: {error}") from error
+
+
+def read_for_verifier(body: bytes, /) -> ToVerifier:
+    """Raises `ProtocolError` for anything but a message a drafter may send."""
+    try:
+        return _to_verifier.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"not a frame a drafter sends: {error}") from error

@@ -1,0 +1,52 @@
+"""What one deployment needs of another, as the caller sees it. Serve handles and in-process objects both fit."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from deployments.messages.drafting import DrafterEndpoint
+from deployments.messages.generation import (
+    ChatTurn,
+    EncodedPrompt,
+    GenerateRequest,
+    ModelCard,
+    TokenChunk,
+    TokenTable,
+)
+
+
+class TokenizerPort(Protocol):
+    """Text to ids. Raises `InvalidRequest` for a conversation the template refuses."""
+
+    async def encode_chat(self, turns: tuple[ChatTurn, ...], /) -> EncodedPrompt: ...
+
+    async def encode_text(self, text: str, /) -> EncodedPrompt: ...
+
+    async def table(self) -> TokenTable: ...
+
+    async def metrics(self) -> list[str]:
+        """The exposition of every replica."""
+
+
+class VerifierPort(Protocol):
+    """Ids to ids. Closing the stream cancels the request within one window."""
+
+    def generate(self, request: GenerateRequest, /) -> AsyncIterator[TokenChunk]:
+        """Streams a reply.
+
+        Raises:
+            ContextTooLong: prompt and `max_tokens` exceed the context.
+            QueueFull: no room to wait.
+            Unavailable: the verifier is away.
+        """
+
+    async def card(self) -> ModelCard: ...
+
+    async def metrics(self) -> list[str]: ...
+
+
+class DrafterPort(Protocol):
+    """The control side of the drafter deployment; drafts themselves travel over its socket."""
+
+    async def endpoints(self) -> list[DrafterEndpoint]: ...
+
+    async def metrics(self) -> list[str]: ...
