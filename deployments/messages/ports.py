@@ -1,6 +1,7 @@
 """What one deployment needs of another, as the caller sees it. Serve handles and in-process objects both fit."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
 
 from deployments.messages.drafting import DrafterEndpoint
@@ -12,6 +13,13 @@ from deployments.messages.generation import (
     TokenChunk,
     TokenTable,
 )
+
+
+class Locate(Protocol):
+    """Finds a model on the machine that asks, fetching it if need be; passed in by `build`, pickled to replicas."""
+
+    def __call__(self, model: str, /) -> Path:
+        """Raises `CheckpointError` or `ConfigError` when there is no such model."""
 
 
 class TokenizerPort(Protocol):

@@ -1,0 +1,1 @@
+"""The verifier: batches requests, runs windows, accepts what the target itself draws."""

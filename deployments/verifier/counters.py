@@ -1,0 +1,41 @@
+"""What the verifier counts. Names carry vLLM's suffixes where vLLM has one."""
+
+from deployments.messages.metrics import MetricKind, MetricSpec
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+_HOST_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+_SHARES = (0.125, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.COUNTER, help=text, labels=labels)
+
+
+def _gauge(name: str, text: str) -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.GAUGE, help=text)
+
+
+def _histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.HISTOGRAM, help=text, labels=labels, buckets=buckets)
+
+
+ENGINE_METRICS: tuple[MetricSpec, ...] = (
+    _counter("prompt_tokens", "Prompt tokens admitted."),
+    _counter("generation_tokens", "Tokens generated."),
+    _counter("requests_finished", "Requests that ran to their end.", "reason"),
+    _counter("requests_cancelled", "Requests cancelled by their client."),
+    _counter("windows_failed", "Windows that could not run; every request in them ended with an error."),
+    _counter("spec_decode_num_drafts", "Windows in which a request had drafts, summed over requests."),
+    _counter("spec_decode_num_draft_tokens", "Draft tokens verified."),
+    _counter("spec_decode_num_accepted_tokens", "Draft tokens accepted."),
+    _counter("spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by place in the draft.", "position"),
+    _counter("spec_decode_declined", "Windows in which a request had no draft, by reason.", "reason"),
+    _gauge("active_slots", "Slots in use."),
+    _gauge("waiting_requests", "Requests waiting for a slot."),
+    _gauge("pages_in_use", "Cache pages owned by a slot."),
+    _gauge("open_streams", "Streams a client is reading."),
+    _gauge("ladder_rungs", "Window sizes the start-up probe proved exact."),
+    _histogram("window_seconds", "Device time of a window, by rows.", "rows", buckets=_SECONDS),
+    _histogram("host_seconds", "Host time of a window: planning, packing and handing out.", buckets=_HOST_SECONDS),
+    _histogram("window_occupancy", "Share of a window's rows that carry a token.", buckets=_SHARES),
+)

@@ -1,0 +1,134 @@
+"""The verifier as a deployment: wiring only. `serve_app` turns the class into one."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deployments.messages.generation import GenerateRequest, ModelCard, TokenChunk
+from deployments.messages.metrics import MetricsFactory
+from deployments.messages.ports import Locate
+from deployments.verifier.counters import ENGINE_METRICS
+from deployments.verifier.discovery import keep_discovering
+from deployments.verifier.drafts import NoDrafts
+from deployments.verifier.link_counters import LINK_COUNTERS
+from deployments.verifier.links import DrafterLinks, LinkSettings
+from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, to_stderr
+from deployments.verifier.runner import EngineRunner
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifierSettings:
+    """The verifier's own section of the configuration.
+
+    Attributes:
+        served_model: the id clients name; `None` takes the name in the file.
+        draft_kind: the drafter chosen, for the card; `None` when speculation is off.
+        draft_reason: why, for the start-up line.
+        draft_deadline_s: the most a window waits for drafts.
+        max_queue: requests that may wait for a slot.
+    """
+
+    model: ModelSettings
+    served_model: str | None = None
+    draft_kind: str | None = "ngram"
+    draft_reason: str = ""
+    draft_deadline_s: float = 0.005
+    max_queue: int = 256
+
+
+class VerifierServer:
+    """One verifier replica: one network on one device.
+
+    Args:
+        drafter: a handle of the drafter deployment; `None` when nothing drafts.
+    """
+
+    def __init__(
+        self, *, settings: VerifierSettings, locate: Locate, drafter: Any | None, metrics: MetricsFactory
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics((*ENGINE_METRICS, *LINK_COUNTERS))
+        self._created = int(time.time())
+        loaded = load_model(
+            replace(settings.model, model_path=str(locate(settings.model.model_path))), progress=to_stderr("loading")
+        )
+        self._metrics.set("ladder_rungs", value=len(loaded.report.ladder.rungs))
+        self._links: DrafterLinks | None = None
+        if drafter is not None and settings.model.draft_k > 0:
+            self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
+        engine = loaded.engine(drafts=self._links or NoDrafts(), metrics=self._metrics)
+        self._loaded = loaded
+        self._drafter = drafter
+        self._runner = EngineRunner(
+            engine, most_streams=settings.model.slots + settings.max_queue, metrics=self._metrics
+        )
+        self._starting = asyncio.Lock()
+        self._is_started = False
+        self._discovery: asyncio.Task[None] | None = None
+        self._announce()
+
+    async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
+        """Streams a reply; see `VerifierPort`."""
+        await self._start()
+        async for chunk in self._runner.generate(request):
+            yield chunk
+
+    async def card(self) -> ModelCard:
+        """What is served here."""
+        await self._start()
+        model = self._loaded.settings
+        return ModelCard(
+            model=self._settings.served_model or self._loaded.name,
+            architecture=self._loaded.architecture,
+            precision=model.precision.value,
+            context=model.context,
+            slots=model.slots,
+            created=self._created,
+            draft_kind=self._settings.draft_kind if self._links else None,
+            max_draft=model.draft_k if self._links else 0,
+        )
+
+    async def metrics(self) -> str:
+        return self._metrics.exposition()
+
+    async def check_health(self) -> None:
+        """Starts the engine when Serve first asks; raises once its thread has died, so that Serve replaces it."""
+        await self._start()
+        if not self._runner.is_running:
+            raise RuntimeError("the engine's thread has ended")
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._is_started:
+                return
+            self._is_started = True
+            self._runner.start()
+            if self._links is not None:
+                self._discovery = asyncio.create_task(keep_discovering(self._drafter, links=self._links))
+
+    def _link_settings(self, loaded: LoadedModel) -> LinkSettings:
+        return LinkSettings(
+            verifier=f"verifier-{self._created}",
+            vocab_size=loaded.config.vocabulary,
+            k_max=self._settings.model.draft_k,
+            deadline_s=self._settings.draft_deadline_s,
+        )
+
+    def _announce(self) -> None:
+        used = self._links is not None
+        line = {
+            "event": "speculation",
+            "used": used,
+            "method": self._settings.draft_kind if used else None,
+            "draft_k": self._settings.model.draft_k if used else 0,
+            "gated": False,
+            "reason": self._settings.draft_reason,
+            "message": "speculation: not gated on this chip" if used else "speculation: off",
+            "rungs": len(self._loaded.report.ladder.rungs),
+            "refused_rungs": len(self._loaded.report.refused),
+        }
+        print(json.dumps(line), file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+"""From a step plan to the arrays a window takes. Knows layouts, not devices."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+from deployments.lm.attention import TILE_ROWS
+from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, ROW_FIELDS, TILE_FIELDS, Rung
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedWindow:
+    """One window's arrays, on the host. Field by field as in `window.BodyInput` and `window.EmitInput`."""
+
+    rows: Int32[np.ndarray, "rows fields"]
+    tiles: Int32[np.ndarray, "tiles fields"]
+    steps: Int32[np.ndarray, ""]
+    emit_ints: Int32[np.ndarray, "emits ints"]
+    emit_floats: Float32[np.ndarray, "emits floats"]
+
+
+def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: int) -> PackedWindow:
+    """Lays `plan` out for a window of size `rung` that draws for `emits` rows; the rest is padding."""
+    rows = np.zeros((rung.rows, ROW_FIELDS), np.int32)
+    rows[:, 2] = SCRATCH_PAGE
+    tiles = np.zeros((rung.tiles, TILE_FIELDS + slot_pages), np.int32)
+    tiles[:, TILE_ROWS:TILE_FIELDS] = -1
+    ints = np.zeros((emits, EMIT_INTS), np.int32)
+    ints[:, 2] = 1
+    floats = np.zeros((emits, EMIT_FLOATS), np.float32)
+    floats[:, 1] = 1.0
+    row = tile = drawn = longest = 0
+    for span in plan.spans:
+        count = len(span.tokens)
+        _pack_rows(span, rows=rows[row : row + count], first_lane=tile * TILE_ROWS, page_size=page_size)
+        _pack_tiles(span, tiles=tiles[tile : tile + span.tiles], first_row=row)
+        if span.emits:
+            end = drawn + span.emits
+            _pack_emits(span, ints=ints[drawn:end], floats=floats[drawn:end], first_row=row + count - span.emits)
+            drawn = end
+        row += count
+        tile += span.tiles
+        longest = max(longest, span.start + count)
+    steps = np.asarray(max(1, -(-longest // page_size)), np.int32)
+    return PackedWindow(rows=rows, tiles=tiles, steps=steps, emit_ints=ints, emit_floats=floats)
+
+
+def _pack_rows(span: Span, *, rows: Int32[np.ndarray, "count fields"], first_lane: int, page_size: int) -> None:
+    positions = np.arange(span.start, span.start + len(span.tokens), dtype=np.int32)
+    rows[:, 0] = span.tokens
+    rows[:, 1] = positions
+    rows[:, 2] = np.asarray(span.slot.pages, np.int32)[positions // page_size]
+    rows[:, 3] = positions % page_size
+    rows[:, 4] = first_lane + np.arange(len(span.tokens))
+
+
+def _pack_tiles(span: Span, *, tiles: Int32[np.ndarray, "count fields"], first_row: int) -> None:
+    count = len(span.tokens)
+    lanes = np.zeros(len(tiles) * TILE_ROWS, np.int32)
+    lanes[:count] = first_row + np.arange(count)
+    positions = np.full(len(tiles) * TILE_ROWS, -1, np.int32)
+    positions[:count] = span.start + np.arange(count)
+    tiles[:, :TILE_ROWS] = lanes.reshape(-1, TILE_ROWS)
+    tiles[:, TILE_ROWS:TILE_FIELDS] = positions.reshape(-1, TILE_ROWS)
+    tiles[:, TILE_FIELDS : TILE_FIELDS + len(span.slot.pages)] = span.slot.pages
+
+
+def _pack_emits(
+    span: Span,
+    *,
+    ints: Int32[np.ndarray, "emits ints"],
+    floats: Float32[np.ndarray, "emits floats"],
+    first_row: int,
+) -> None:
+    request = span.slot.request
+    settings = request.sampling
+    ints[:, 0] = first_row + np.arange(span.emits)
+    ints[:, 1] = span.tokens[-span.emits :]
+    ints[:, 2] = np.arange(span.emits) == 0
+    ints[:, 3] = settings.top_k
+    ints[:, 4] = np.uint32(settings.seed & 0xFFFFFFFF).view(np.int32)
+    ints[:, 5] = request.choice
+    ints[:, 6] = span.start + len(span.tokens) - span.emits + 1 + np.arange(span.emits)
+    floats[:] = (settings.temperature, settings.top_p, settings.min_p)

@@ -1,0 +1,151 @@
+"""The compiled windows of one network: compiled ahead of time, run by the engine's thread, never compiled again.
+
+Holds the weights and the cache; knows no requests.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float32, Int32
+
+from deployments.lm.cache.pages import CacheShape
+from deployments.lm.models.llama.modeling import Llama
+from deployments.verifier.ladder import Ladder
+from deployments.verifier.packing import PackedWindow
+from deployments.verifier.window import (
+    EMIT_FLOATS,
+    EMIT_INTS,
+    ROW_FIELDS,
+    TILE_FIELDS,
+    BodyInput,
+    EmitInput,
+    Rung,
+    body,
+    emit,
+)
+
+type Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowResult:
+    """What a window drew, on the host; as `window.Emitted`."""
+
+    tokens: Int32[np.ndarray, " emits"]
+    live: Bool[np.ndarray, " emits"]
+    scores: Float32[np.ndarray, " emits"]
+
+
+class Programs:
+    """Every program of a verifier, and the device state they share.
+
+    Args:
+        slot_pages: the length of a slot's page table.
+        longest: the most drafts in a chain.
+    """
+
+    def __init__(
+        self,
+        network: Llama,
+        *,
+        ladder: Ladder,
+        shape: CacheShape,
+        cache_dtype: jnp.dtype,
+        slot_pages: int,
+        longest: int,
+        progress: Progress,
+    ) -> None:
+        self.ladder = ladder
+        self.shape = shape
+        self.slot_pages = slot_pages
+        self._cache_dtype = cache_dtype
+        graph, self._state = nnx.split(network)
+        self._cache = shape.zeros(cache_dtype)
+
+        def run_body(state: Any, cache: Any, window: BodyInput) -> Any:
+            hidden, cache = body(nnx.merge(graph, state), cache, window)
+            # Every rung hands on the same shape, so that one `emit` serves them all.
+            return jnp.pad(hidden, ((0, most_rows - hidden.shape[0]), (0, 0))), cache
+
+        def run_emit(state: Any, hidden: Array, request: EmitInput) -> Any:
+            return emit(nnx.merge(graph, state), hidden, request, longest=longest)
+
+        most_rows = ladder.widest.rows
+        self._hidden = jax.ShapeDtypeStruct((most_rows, network.config.width), jnp.float32)
+        self._body, self._emit = self._compile(
+            jax.jit(run_body, donate_argnums=1), jax.jit(run_emit), progress=progress
+        )
+
+    def run(self, window: PackedWindow, /) -> WindowResult | None:
+        """Runs one window; `None` when it draws nothing. Blocks until the tokens are on the host."""
+        hidden = self.run_body(window)
+        if window.emit_ints.shape[0] == 0:
+            hidden.block_until_ready()
+            return None
+        return self.run_emit(hidden, window)
+
+    def run_body(self, window: PackedWindow, /) -> Float32[Array, "rows width"]:
+        """The layers alone; as many rows as the widest rung has, of which the window's come first."""
+        rung = Rung(rows=window.rows.shape[0], tiles=window.tiles.shape[0])
+        hidden, self._cache = self._body[rung](
+            self._state, self._cache, BodyInput(rows=window.rows, tiles=window.tiles, steps=window.steps)
+        )
+        return cast(Array, hidden)
+
+    def run_emit(self, hidden: Float32[Array, "rows width"], window: PackedWindow) -> WindowResult:
+        """Head and sampler alone."""
+        program = self._emit[window.emit_ints.shape[0]]
+        emitted = program(self._state, hidden, EmitInput(ints=window.emit_ints, floats=window.emit_floats))
+        return WindowResult(
+            tokens=np.asarray(emitted.tokens), live=np.asarray(emitted.live), scores=np.asarray(emitted.scores)
+        )
+
+    def page(self, layer: int, page: int) -> Array:
+        """One page of one layer; for proofs."""
+        return self._cache[layer][page]
+
+    def clear_cache(self) -> None:
+        """Forgets all keys and values; after a probe or a failed window."""
+        self._cache = self.shape.zeros(self._cache_dtype)
+
+    def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
+        state, cache = jax.tree.map(_struct, (self._state, self._cache))
+        bodies = {rung: run_body.lower(state, cache, _body_struct(rung, self.slot_pages)) for rung in self.ladder.rungs}
+        emits = {size: run_emit.lower(state, self._hidden, _emit_struct(size)) for size in self.ladder.emits}
+        jobs: dict[Any, Any] = {**bodies, **emits}
+        done: dict[Any, Any] = {}
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            for number, (key, compiled) in enumerate(
+                zip(jobs, pool.map(lambda job: job.compile(), jobs.values()), strict=True), start=1
+            ):
+                done[key] = compiled
+                progress(f"compiled {number} of {len(jobs)} programs")
+        return {rung: done[rung] for rung in bodies}, {size: done[size] for size in emits}
+
+
+def _struct(x: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _placeholder(*shape: int, dtype: DTypeLike = jnp.int32) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _body_struct(rung: Rung, slot_pages: int) -> BodyInput:
+    return BodyInput(
+        rows=_placeholder(rung.rows, ROW_FIELDS),
+        tiles=_placeholder(rung.tiles, TILE_FIELDS + slot_pages),
+        steps=_placeholder(),
+    )
+
+
+def _emit_struct(size: int) -> EmitInput:
+    return EmitInput(ints=_placeholder(size, EMIT_INTS), floats=_placeholder(size, EMIT_FLOATS, dtype=jnp.float32))

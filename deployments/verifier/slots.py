@@ -1,0 +1,87 @@
+"""A slot: one request in the batch, what it has been told and what it has cost."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from deployments.messages.generation import Decline, FinishReason, GenerateRequest, GenerationStatistics
+from deployments.verifier.backoff import BackOff
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What speculation did for one request.
+
+    Attributes:
+        rounds: windows by (drafts given, drafts accepted).
+    """
+
+    rounds: Counter[tuple[int, int]] = field(default_factory=Counter)
+    declined: Counter[Decline] = field(default_factory=Counter)
+    draft_kind: str | None = None
+
+    def matrix(self) -> tuple[tuple[int, ...], ...]:
+        """`matrix[d][a]`: windows with `d` drafts of which `a` were accepted."""
+        longest = max((drafts for drafts, _ in self.rounds), default=-1)
+        return tuple(tuple(self.rounds[(d, a)] for a in range(d + 1)) for d in range(longest + 1))
+
+
+@dataclass(kw_only=True)
+class Slot:
+    """The state of one request in the batch.
+
+    Attributes:
+        tokens: the accepted sequence, prompt first.
+        cached: positions whose keys and values are in the cache; the last accepted token's never are.
+        pages: the slot's pages, in order of position.
+        accepted: drafts kept in the last window.
+        admitted_at, first_token_at: seconds on the engine's clock.
+    """
+
+    index: int
+    request: GenerateRequest
+    tokens: list[int]
+    pages: tuple[int, ...]
+    admitted_at: float
+    cached: int = 0
+    accepted: int = 0
+    first_token_at: float | None = None
+    backoff: BackOff = field(default_factory=BackOff)
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def remaining(self) -> int:
+        return self.request.max_tokens - self.generated
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the last accepted token is missing from the cache."""
+        return self.generated > 0
+
+    def extend(self, draws: tuple[int, ...], /) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Appends what a window drew; returns the tokens that are part of the reply, and why it ended if it did."""
+        fresh: list[int] = []
+        for token in draws:
+            if token in self.request.end_ids:
+                return tuple(fresh), FinishReason.STOP
+            fresh.append(token)
+            self.tokens.append(token)
+            if self.remaining == 0:
+                return tuple(fresh), FinishReason.LENGTH
+        return tuple(fresh), None
+
+    def statistics(self, *, now: float) -> GenerationStatistics:
+        """What the request has cost so far."""
+        first = self.first_token_at if self.first_token_at is not None else now
+        return GenerationStatistics(
+            prompt_n=len(self.request.prompt_ids),
+            prompt_ms=1e3 * (first - self.admitted_at),
+            predicted_n=self.generated,
+            predicted_ms=1e3 * (now - first),
+            draft_kind=self.tally.draft_kind,
+            rounds=self.tally.matrix(),
+            declined={reason.value: count for reason, count in self.tally.declined.items()},
+        )

@@ -1,0 +1,134 @@
+"""The command line: `outrider run`, `generate`. Wiring only; each command's work is in a module of its own."""
+
+import json
+import signal
+import sys
+import threading
+from typing import Annotated, Literal
+
+import typer
+
+from deployments.messages.errors import OutriderError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Model = Annotated[str, typer.Argument(help="A .gguf file, a known name (smollm2-135m) or a hub repository.")]
+Speculation = Annotated[
+    Literal["auto", "off", "ngram"], typer.Option(help="auto picks n-gram by hand until gates exist.")
+]
+DraftK = Annotated[int, typer.Option(min=1, max=8, help="The most drafts a request gets in one window.")]
+Slots = Annotated[int, typer.Option(min=1, help="Requests in the batch at once.")]
+Context = Annotated[int, typer.Option("--ctx", min=8, help="The most tokens of prompt and reply together.")]
+PrecisionName = Annotated[
+    Literal["int8", "int8-plain", "bf16", "f32"], typer.Option("--precision", help="How weights and products are kept.")
+]
+
+
+@app.command()
+def run(
+    model: Model = "smollm2-135m",
+    *,
+    speculation: Speculation = "auto",
+    draft_k: DraftK = 3,
+    slots: Slots = 8,
+    context: Context = 2048,
+    precision: PrecisionName = "int8",
+    drafters: Annotated[int, typer.Option(min=1, help="Drafter replicas.")] = 1,
+    verifiers: Annotated[int, typer.Option(min=1, help="Verifier replicas.")] = 1,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    served_name: Annotated[str | None, typer.Option(help="The id clients name; the file's own by default.")] = None,
+    api_keys_file: Annotated[str, typer.Option(help="A file with one API key per line.")] = "",
+) -> None:
+    """Serve a model on this machine until Ctrl-C."""
+    from serve_app.config import AppConfig
+    from serve_app.local import serving
+    from serve_app.model_fetch import resolve_model
+
+    if context % 128 and context > 128:
+        raise typer.BadParameter(f"{context} is not a multiple of 128, the page size", param_hint="--ctx")
+    path = resolve_model(model)
+    drafter = {"kind": "off"} if speculation == "off" else {"kind": "ngram", "replicas": drafters}
+    config = AppConfig.model_validate(
+        {
+            "model": str(path.resolve()),
+            "served_name": served_name,
+            "drafter": {**drafter, "reason": f"--speculation {speculation}"},
+            "verifier": {
+                "slots": slots,
+                "context": context,
+                "precision": precision,
+                "draft_k": draft_k,
+                "replicas": verifiers,
+            },
+            "ingress": {"api_keys_file": api_keys_file},
+        }
+    )
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _interrupt(stopped))
+    print(f"starting {path.name}: Ray, then the model; the first start also compiles (a minute or two)", flush=True)
+    with serving(config, host=host, port=port) as service:
+        print(_welcome(url=service.url, model=service.model), flush=True)
+        stopped.wait()
+        print("stopping", flush=True)
+
+
+@app.command()
+def generate(
+    model: Model = "smollm2-135m",
+    *,
+    prompt: Annotated[str, typer.Option(help="What the user says.")],
+    max_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    seed: Annotated[int, typer.Option()] = 0,
+    speculation: Speculation = "auto",
+    draft_k: DraftK = 3,
+    context: Context = 2048,
+    precision: PrecisionName = "int8",
+) -> None:
+    """Answer one prompt in this process, without Ray; prints the reply as it comes, then what speculation did."""
+    from serve_app.generate import GenerateOptions, generate_reply
+
+    options = GenerateOptions(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        draft_k=0 if speculation == "off" else draft_k,
+        context=context,
+        precision=precision,
+    )
+    statistics = generate_reply(model, options=options, write=lambda text: print(text, end="", flush=True))
+    print()
+    print(json.dumps(statistics), file=sys.stderr)
+
+
+def main() -> None:
+    """The console script: errors of ours are one sentence and exit status 1."""
+    try:
+        app()
+    except OutriderError as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _interrupt(stopped: threading.Event) -> None:
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    stopped.set()
+
+
+def _welcome(*, url: str, model: str) -> str:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Name three rivers."}], "stream": True})
+    return f"""
+ready: {url}/v1   (model id: {model})
+
+  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'
+
+metrics: {url}/metrics   stop with Ctrl-C
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The configuration: one section per deployment, checked before anything starts. The only reader of the environment."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from deployments.ingress.settings import IngressSettings
+from deployments.lm.drafting.build import StrategySettings
+from deployments.lm.drafting.ngram import NgramSettings
+from deployments.lm.drafting.noise import NoiseSettings
+from deployments.lm.drafting.oracle import OracleSettings
+from deployments.lm.quant.linear import Precision
+from deployments.messages.errors import ConfigError
+from deployments.verifier.deployment import VerifierSettings
+from deployments.verifier.loading import ModelSettings
+
+
+class Section(BaseModel):
+    """What all sections share: no unknown keys, no changes once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Placement(Section):
+    """Where replicas of a deployment go.
+
+    Attributes:
+        cpus: CPUs Ray reserves for each; a reservation, not a limit.
+    """
+
+    replicas: PositiveInt = 1
+    cpus: float = Field(default=0.1, ge=0)
+
+
+class TokenizerConfig(Placement):
+    """The tokenizer deployment."""
+
+
+class DrafterPlacement(Placement):
+    """What drafters of every kind share.
+
+    Attributes:
+        listen_host: the address drafters listen on; empty takes the node's own.
+        reason: why this drafter runs, for the start-up line.
+    """
+
+    listen_host: str = ""
+    reason: str = ""
+
+
+class OffConfig(Section):
+    """No drafter: every request is decoded plainly."""
+
+    kind: Literal["off"]
+    reason: str = "drafter.kind is off"
+
+
+class NgramConfig(DrafterPlacement):
+    """Copies from the request's own tokens: what followed the last occurrence of its last `max_n..min_n` tokens."""
+
+    kind: Literal["ngram"] = "ngram"
+    max_n: PositiveInt = 3
+    min_n: PositiveInt = 2
+    reason: str = "drafter.kind is ngram, picked by hand"
+
+    def strategy(self, *, draft_k: int) -> StrategySettings:
+        return NgramSettings(max_n=self.max_n, min_n=self.min_n, max_k=draft_k)
+
+
+class RandomConfig(DrafterPlacement):
+    """Random tokens; proves that wrong drafts change no reply."""
+
+    kind: Literal["random"]
+    vocabulary: PositiveInt
+    seed: int = 0
+    reason: str = "drafter.kind is random, for a proof"
+
+    def strategy(self, *, draft_k: int) -> StrategySettings:
+        return NoiseSettings(vocab_size=self.vocabulary, seed=self.seed, max_k=draft_k)
+
+
+class OracleConfig(DrafterPlacement):
+    """Known continuations from a file; proves full acceptance."""
+
+    kind: Literal["oracle"]
+    path: str
+    reason: str = "drafter.kind is oracle, for a proof"
+
+    def strategy(self, *, draft_k: int) -> StrategySettings:
+        return OracleSettings(path=self.path, max_k=draft_k)
+
+
+type DrafterConfig = Annotated[OffConfig | NgramConfig | RandomConfig | OracleConfig, Field(discriminator="kind")]
+
+
+class VerifierConfig(Placement):
+    """The verifier deployment.
+
+    Attributes:
+        slots: requests in the batch at once.
+        context: the most tokens of prompt and reply together.
+        precision: `int8` quantises activations twice and stays close to f32; `int8-plain` is faster and coarser.
+        draft_k: the most drafts a request gets in one window.
+        draft_deadline_ms: the most a window waits for drafts.
+        ladder: the row counts windows are compiled for.
+        max_queue: requests that may wait for a slot.
+        tpus: TPU chips per replica.
+        compile_cache: where compiled programs are kept; empty keeps none.
+    """
+
+    slots: PositiveInt = 8
+    context: PositiveInt = 2048
+    precision: Precision = Precision.INT8
+    draft_k: int = Field(default=3, ge=1, le=8)
+    draft_deadline_ms: PositiveFloat = 5.0
+    ladder: tuple[PositiveInt, ...] = (8, 16, 32, 64, 128)
+    page_size: PositiveInt = 128
+    max_queue: int = Field(default=256, ge=0)
+    tpus: int = Field(default=0, ge=0)
+    compile_cache: str = str(Path.home() / ".cache" / "outrider" / "programs")
+
+
+class IngressConfig(Placement):
+    """The ingress deployment.
+
+    Attributes:
+        api_keys_file: a file with one key per line; none leaves the API open.
+        api_keys_env: the name of an environment variable with keys separated by commas.
+    """
+
+    max_in_flight: PositiveInt = 256
+    max_choices: PositiveInt = 16
+    max_body_bytes: PositiveInt = 4 * 1024 * 1024
+    request_timeout_s: PositiveFloat | None = None
+    api_keys_file: str = ""
+    api_keys_env: str = ""
+
+
+class AppConfig(Section):
+    """The whole application.
+
+    Attributes:
+        model: a `.gguf` file, a name this version knows, or a hub repository.
+        served_name: the id clients name; none takes the name in the file.
+    """
+
+    model: str = "smollm2-135m"
+    served_name: str | None = None
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    drafter: DrafterConfig = NgramConfig()
+    verifier: VerifierConfig = VerifierConfig()
+    ingress: IngressConfig = IngressConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if isinstance(self.drafter, NgramConfig) and self.drafter.min_n > self.drafter.max_n:
+            raise ValueError(f"drafter.min_n ({self.drafter.min_n}) must not exceed max_n ({self.drafter.max_n})")
+        return self
+
+    def verifier_settings(self) -> VerifierSettings:
+        """What the verifier is told."""
+        section, drafter = self.verifier, self.drafter
+        drafts = not isinstance(drafter, OffConfig)
+        return VerifierSettings(
+            model=ModelSettings(
+                model_path=self.model,
+                precision=section.precision,
+                slots=section.slots,
+                context=section.context,
+                page_size=section.page_size,
+                draft_k=section.draft_k if drafts else 0,
+                ladder=section.ladder,
+                compile_cache=section.compile_cache,
+            ),
+            served_model=self.served_name,
+            draft_kind=drafter.kind if drafts else None,
+            draft_reason=drafter.reason,
+            draft_deadline_s=section.draft_deadline_ms / 1e3,
+            max_queue=section.max_queue,
+        )
+
+    def ingress_settings(self) -> IngressSettings:
+        """What the ingress is told. Raises `ConfigError` when the keys cannot be read."""
+        section = self.ingress
+        return IngressSettings(
+            served_model=self.served_name,
+            api_keys=_api_keys(section),
+            max_in_flight=section.max_in_flight,
+            max_choices=section.max_choices,
+            max_body_bytes=section.max_body_bytes,
+            request_timeout_s=section.request_timeout_s,
+        )
+
+
+def _api_keys(section: IngressConfig) -> tuple[str, ...]:
+    keys: list[str] = []
+    if section.api_keys_file:
+        try:
+            keys += Path(section.api_keys_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the API keys in {section.api_keys_file} cannot be read: {error}") from error
+    if section.api_keys_env:
+        if section.api_keys_env not in os.environ:
+            raise ConfigError(
+                f"the environment variable {section.api_keys_env}, which should hold API keys, is not set"
+            )
+        keys += os.environ[section.api_keys_env].split(",")
+    wanted = tuple(key.strip() for key in keys if key.strip())
+    if not wanted and (section.api_keys_file or section.api_keys_env):
+        raise ConfigError("API keys were asked for but none was found; put one key per line in the file")
+    return wanted
