@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Float32, Int
 from deployments.lm.sums import row_sum
 
 TILE_ROWS = 4
+PAIR = 2
 _MASKED = -1e30
 
 
@@ -21,17 +22,15 @@ class Tiles(NamedTuple):
     """Which rows form each tile and where their slot's positions lie.
 
     Attributes:
-        rows: row numbers; padding lanes may name any row.
+        rows: row numbers; padding lanes may name any row. The number of tiles is even, and padding tiles come last.
         positions: each lane's absolute position; -1 for a padding lane.
         pages: the slot's page table; entries past its end are the scratch page.
-        steps: how many pages the longest tile needs.
         lane_of_row: for each row of the window its lane in `rows`, flattened.
     """
 
     rows: Int[Array, "tiles lanes"]
     positions: Int[Array, "tiles lanes"]
     pages: Int[Array, "tiles slot_pages"]
-    steps: Int[Array, ""]
     lane_of_row: Int[Array, " rows"]
 
 
@@ -54,7 +53,10 @@ def attend(
     cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
     tiles: Tiles,
 ) -> Float32[Array, "rows width"]:
-    """Softmax attention of every row to its slot's positions up to its own. Scores are scaled by head_dim ** -0.5."""
+    """Softmax attention of every row to its slot's positions up to its own. Scores are scaled by head_dim ** -0.5.
+
+    Tiles are worked off in pairs, each over the pages its own slots hold; pairs of padding cost nothing.
+    """
     kv_heads, page_size, head_dim = cache.shape[2:]
     count, lanes = tiles.rows.shape
     group = queries.shape[1] // kv_heads
@@ -62,22 +64,43 @@ def attend(
     tiled = scaled[tiles.rows].reshape(count, lanes, kv_heads, group, head_dim).transpose(0, 2, 1, 3, 4)
     tiled = tiled.reshape(count, kv_heads, lanes * group, head_dim).astype(cache.dtype)
     limits = jnp.repeat(tiles.positions, group, axis=1)[:, None, :, None]
+    pages_of_pair = jnp.max(tiles.positions.reshape(-1, PAIR * lanes), axis=1) // page_size + 1
+
+    def pair(index: Int[Array, ""], out: Array) -> Array:
+        first = index * PAIR
+        queries, limit, table = (jax.lax.dynamic_slice_in_dim(x, first, PAIR) for x in (tiled, limits, tiles.pages))
+        done = _attend_pages(queries, cache=cache, limits=limit, pages=table, count=pages_of_pair[index])
+        return jax.lax.dynamic_update_slice_in_dim(out, done, first, axis=0)
+
+    pairs = jnp.sum(pages_of_pair > 0)
+    out = jax.lax.fori_loop(0, pairs, pair, jnp.zeros(tiled.shape))
+    out = out.reshape(count, kv_heads, lanes, group, head_dim).transpose(0, 2, 1, 3, 4)
+    flat: Array = out.reshape(count * lanes, -1)[tiles.lane_of_row]
+    return flat
+
+
+def _attend_pages(
+    queries: Float[Array, "tiles kv_heads queries head_dim"],
+    *,
+    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    limits: Int[Array, "tiles 1 queries 1"],
+    pages: Int[Array, "tiles slot_pages"],
+    count: Int[Array, ""],
+) -> Float32[Array, "tiles kv_heads queries head_dim"]:
+    kv_heads, page_size, head_dim = cache.shape[2:]
     halves = cache.reshape(-1, kv_heads, page_size, head_dim)
 
     def step(index: Int[Array, ""], state: _Running) -> _Running:
-        page = jax.lax.dynamic_index_in_dim(tiles.pages, index, axis=1, keepdims=False)
+        page = jax.lax.dynamic_index_in_dim(pages, index, axis=1, keepdims=False)
         keys = halves.at[2 * page].get(mode="promise_in_bounds")
         values = halves.at[2 * page + 1].get(mode="promise_in_bounds")
-        scores = _scores(tiled, keys)
         seen = index * page_size + jnp.arange(page_size) <= limits
-        return _accumulate(state, scores=jnp.where(seen, scores, _MASKED), values=values)
+        return _accumulate(state, scores=jnp.where(seen, _scores(queries, keys), _MASKED), values=values)
 
-    empty = jnp.zeros((count, kv_heads, lanes * group, 1))
-    start = _Running(peak=empty + _MASKED, mass=empty, sums=jnp.zeros(tiled.shape))
-    end: _Running = jax.lax.fori_loop(0, tiles.steps, step, start)
-    out = (end.sums / end.mass).reshape(count, kv_heads, lanes, group, head_dim).transpose(0, 2, 1, 3, 4)
-    flat: Array = out.reshape(count * lanes, -1)[tiles.lane_of_row]
-    return flat
+    empty = jnp.zeros((*queries.shape[:3], 1))
+    start = _Running(peak=empty + _MASKED, mass=empty, sums=jnp.zeros(queries.shape))
+    end: _Running = jax.lax.fori_loop(0, count, step, start)
+    return end.sums / end.mass
 
 
 class _Running(NamedTuple):

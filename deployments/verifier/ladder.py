@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deployments.lm.attention import TILE_ROWS
+from deployments.lm.attention import PAIR, TILE_ROWS
 from deployments.messages.errors import ConfigError
 from deployments.verifier.window import Rung
 
@@ -10,7 +10,7 @@ SMALLEST_ROWS = 8
 
 
 def build_rungs(rows: tuple[int, ...], *, slots: int) -> tuple[Rung, ...]:
-    """The rungs for these row counts: one with as many tiles as can occur, and for short ones also one with few.
+    """The rungs for these row counts, each with as many tiles as can occur in it.
 
     Raises:
         ConfigError: a row count below 8, where sums take another order, or not a multiple of a tile.
@@ -19,17 +19,16 @@ def build_rungs(rows: tuple[int, ...], *, slots: int) -> tuple[Rung, ...]:
         raise ConfigError(
             f"ladder {list(rows)} must rise from at least {SMALLEST_ROWS} rows in multiples of {TILE_ROWS}"
         )
-    rungs: set[Rung] = set()
-    for count in rows:
-        rungs.add(Rung(rows=count, tiles=most_tiles(count, slots=slots)))
-        if count <= 4 * SMALLEST_ROWS:
-            rungs.add(Rung(rows=count, tiles=count // TILE_ROWS))
-    return tuple(sorted(rungs))
+    return tuple(Rung(rows=count, tiles=most_tiles(count, slots=slots)) for count in rows)
 
 
 def most_tiles(rows: int, *, slots: int) -> int:
-    """The most tiles `rows` rows of `slots` slots can form: every slot has one, the rest fill whole ones."""
-    return rows if rows <= slots else slots + (rows - slots) // TILE_ROWS
+    """The most tiles `rows` rows of `slots` slots can form: every slot has one, the rest fill whole ones.
+
+    Rounded up to whole pairs; tiles that stay empty cost nothing.
+    """
+    tiles = rows if rows <= slots else slots + (rows - slots) // TILE_ROWS
+    return -(-tiles // PAIR) * PAIR
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ class PackedWindow:
 
     rows: Int32[np.ndarray, "rows fields"]
     tiles: Int32[np.ndarray, "tiles fields"]
-    steps: Int32[np.ndarray, ""]
     emit_ints: Int32[np.ndarray, "emits ints"]
     emit_floats: Float32[np.ndarray, "emits floats"]
 
@@ -32,7 +31,7 @@ def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: 
     ints[:, 2] = 1
     floats = np.zeros((emits, EMIT_FLOATS), np.float32)
     floats[:, 1] = 1.0
-    row = tile = drawn = longest = 0
+    row = tile = drawn = 0
     for span in plan.spans:
         count = len(span.tokens)
         _pack_rows(span, rows=rows[row : row + count], first_lane=tile * TILE_ROWS, page_size=page_size)
@@ -43,9 +42,7 @@ def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: 
             drawn = end
         row += count
         tile += span.tiles
-        longest = max(longest, span.start + count)
-    steps = np.asarray(max(1, -(-longest // page_size)), np.int32)
-    return PackedWindow(rows=rows, tiles=tiles, steps=steps, emit_ints=ints, emit_floats=floats)
+    return PackedWindow(rows=rows, tiles=tiles, emit_ints=ints, emit_floats=floats)
 
 
 def _pack_rows(span: Span, *, rows: Int32[np.ndarray, "count fields"], first_lane: int, page_size: int) -> None:

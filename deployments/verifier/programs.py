@@ -33,6 +33,7 @@ from deployments.verifier.window import (
 )
 
 type Progress = Callable[[str], None]
+type Head = Callable[[Float32[Array, "rows width"], Int32[np.ndarray, " rows"]], Float32[Array, "rows vocabulary"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ class Programs:
         self.slot_pages = slot_pages
         self._cache_dtype = cache_dtype
         graph, self._state = nnx.split(network)
+        self._graph = graph
         self._cache = shape.zeros(cache_dtype)
 
         def run_body(state: Any, cache: Any, window: BodyInput) -> Any:
@@ -96,7 +98,7 @@ class Programs:
         """The layers alone; as many rows as the widest rung has, of which the window's come first."""
         rung = Rung(rows=window.rows.shape[0], tiles=window.tiles.shape[0])
         hidden, self._cache = self._body[rung](
-            self._state, self._cache, BodyInput(rows=window.rows, tiles=window.tiles, steps=window.steps)
+            self._state, self._cache, BodyInput(rows=window.rows, tiles=window.tiles)
         )
         return cast(Array, hidden)
 
@@ -108,9 +110,20 @@ class Programs:
             tokens=np.asarray(emitted.tokens), live=np.asarray(emitted.live), scores=np.asarray(emitted.scores)
         )
 
-    def page(self, layer: int, page: int) -> Array:
+    def compile_head(self, rows: int, /) -> Head:
+        """The head without the sampler, from all hidden rows and `rows` row numbers to logits; for measurements."""
+        graph = self._graph
+
+        def run_head(state: Any, hidden: Array, numbers: Array) -> Array:
+            return nnx.merge(graph, state).logits(hidden[numbers])
+
+        state = jax.tree.map(_struct, self._state)
+        compiled = jax.jit(run_head).lower(state, self._hidden, _placeholder(rows)).compile()
+        return lambda hidden, numbers: cast(Array, compiled(self._state, hidden, numbers))
+
+    def page(self, number: int, /, *, layer: int) -> Array:
         """One page of one layer; for proofs."""
-        return self._cache[layer][page]
+        return self._cache[layer][number]
 
     def clear_cache(self) -> None:
         """Forgets all keys and values; after a probe or a failed window."""
@@ -143,7 +156,6 @@ def _body_struct(rung: Rung, slot_pages: int) -> BodyInput:
     return BodyInput(
         rows=_placeholder(rung.rows, ROW_FIELDS),
         tiles=_placeholder(rung.tiles, TILE_FIELDS + slot_pages),
-        steps=_placeholder(),
     )
 
 

@@ -45,12 +45,10 @@ class BodyInput(NamedTuple):
     Attributes:
         rows: per row token, position, page, offset, lane in the tiles.
         tiles: per tile its lanes' row numbers, their positions, and the slot's page table.
-        steps: pages the longest tile needs.
     """
 
     rows: Int32[HostOrDevice, "rows fields"]
     tiles: Int32[HostOrDevice, "tiles fields"]
-    steps: Int32[HostOrDevice, ""]
 
 
 class EmitInput(NamedTuple):
@@ -88,7 +86,6 @@ def body(network: Llama, cache: Cache, window: BodyInput) -> tuple[Float32[Array
         rows=table[:, :TILE_ROWS],
         positions=table[:, TILE_ROWS:TILE_FIELDS],
         pages=table[:, TILE_FIELDS:],
-        steps=jnp.asarray(window.steps),
         lane_of_row=lanes,
     )
     rows = WindowRows(tokens=tokens, positions=positions, pages=pages, offsets=offsets)

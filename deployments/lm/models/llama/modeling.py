@@ -113,7 +113,8 @@ class Llama(nnx.Module):
 
     def hidden(self, rows: WindowRows, *, tiles: Tiles, cache: Cache) -> tuple[Float32[Array, "rows width"], Cache]:
         """The residual stream after the last layer, before the final norm, and the cache with the rows written."""
-        cosine, sine = rope_angles(rows.positions, frequencies=self.frequencies[...])
+        # The barrier keeps XLA from computing the angles anew inside every layer's fusions.
+        cosine, sine = jax.lax.optimization_barrier(rope_angles(rows.positions, frequencies=self.frequencies[...]))
         x = self.embedding(rows.tokens)
         written = []
         for block, layer_cache in zip(self.blocks, cache, strict=True):
