@@ -17,7 +17,10 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 from deployments.lm.sums import row_sum
 
 _GOLDEN = 0x9E3779B9
+_BLOCK = 128
 _MIX = (0x7FEB352D, 0x846CA68B)
+# Where vLLM draws the line too; below it the division overflows before it changes a draw.
+_GREEDY_BELOW = 1e-5
 
 
 class SamplerRows(NamedTuple):
@@ -47,7 +50,7 @@ class Draws(NamedTuple):
 
 def draw(logits: Float32[Array, "rows vocabulary"], *, settings: SamplerRows) -> Draws:
     """The token each row draws: temperature, then `min_p`, `top_k` and `top_p` in that order, as vLLM applies them."""
-    greedy = settings.temperature == 0.0
+    greedy = settings.temperature < _GREEDY_BELOW
     top = _argmax(logits)
     drawn = jax.lax.cond(jnp.all(greedy), lambda: top, lambda: _draw_noisy(logits, settings=settings, greedy=greedy))
     return Draws(tokens=jnp.where(greedy, top.tokens, drawn.tokens), scores=jnp.where(greedy, top.scores, drawn.scores))
@@ -118,7 +121,7 @@ def _walk_to_nucleus(
     def judge(candidate: Draws) -> _Walk:
         logit = jnp.take_along_axis(scaled, candidate.tokens[:, None], axis=-1)[:, 0]
         above = row_sum(jnp.where(scaled > logit[:, None], kept, 0.0))[:, 0]
-        return _Walk(best=candidate, refused=above >= budget, bar=logit)
+        return _Walk(best=candidate, refused=(above > 0.0) & (above >= budget), bar=logit)
 
     def onward(walk: _Walk) -> _Walk:
         again = judge(_argmax(jnp.where(scaled > walk.bar[:, None], noisy, -jnp.inf)))
@@ -128,18 +131,53 @@ def _walk_to_nucleus(
     return jax.lax.while_loop(lambda walk: jnp.any(walk.refused), onward, judge(best)).best
 
 
+class _Bracket(NamedTuple):
+    """At least k keys are at or above `low`, fewer than k at or above `high`."""
+
+    low: UInt32[Array, " rows"]
+    high: UInt32[Array, " rows"]
+    is_exact: Bool[Array, " rows"]
+
+
 def _kth_largest(scores: Float32[Array, "rows vocabulary"], *, k: Int32[Array, " rows"]) -> Float32[Array, " rows"]:
-    """The k-th largest of each row, exactly, by bisection over the ordered bits of a float."""
+    """A threshold that exactly the k largest of each row reach, and whatever equals the k-th.
+
+    Bisection over the ordered bits of a float, which stops as soon as k keys are left. It starts from the k-th largest
+    of the blocks' maxima: k blocks reach it, so at least k keys do.
+    """
     keys = _ordered_bits(scores)
-    wanted = jnp.minimum(k, scores.shape[-1])[:, None]
+    wanted = jnp.clip(k, 1, scores.shape[-1])
+    peaks = _block_maxima(keys)
+    top = jnp.max(peaks, axis=-1)
+    start = _Bracket(low=jnp.zeros_like(top), high=top + 1, is_exact=wanted > peaks.shape[-1])
+    low = jnp.where(start.is_exact, 0, _bisect(peaks, wanted=wanted, start=start).low)
+    found = _bisect(keys, wanted=wanted, start=_Bracket(low=low, high=top + 1, is_exact=jnp.zeros_like(wanted, bool)))
+    return jnp.min(jnp.where(keys >= found.low[:, None], scores, jnp.inf), axis=-1)
 
-    def halve(bit: Int32[Array, ""], found: UInt32[Array, "rows 1"]) -> UInt32[Array, "rows 1"]:
-        trial = found | (jnp.uint32(1) << (31 - bit).astype(jnp.uint32))
-        enough = jnp.sum((keys >= trial).astype(jnp.int32), axis=-1, keepdims=True) >= wanted
-        return jnp.where(enough, trial, found)
 
-    found = jax.lax.fori_loop(0, 32, halve, jnp.zeros((scores.shape[0], 1), jnp.uint32))
-    return jnp.min(jnp.where(keys >= found, scores, jnp.inf), axis=-1)
+def _bisect(keys: UInt32[Array, "rows keys"], *, wanted: Int32[Array, " rows"], start: _Bracket) -> _Bracket:
+    def halve(bracket: _Bracket) -> _Bracket:
+        middle = bracket.low + (bracket.high - bracket.low) // 2
+        count = jnp.sum((keys >= middle[:, None]).astype(jnp.int32), axis=-1)
+        narrower = _Bracket(
+            low=jnp.where(count >= wanted, middle, bracket.low),
+            high=jnp.where(count >= wanted, bracket.high, middle),
+            is_exact=count == wanted,
+        )
+        kept: _Bracket = jax.tree.map(lambda old, new: jnp.where(_is_done(bracket), old, new), bracket, narrower)
+        return kept
+
+    end: _Bracket = jax.lax.while_loop(lambda bracket: ~jnp.all(_is_done(bracket)), halve, start)
+    return end
+
+
+def _is_done(bracket: _Bracket) -> Bool[Array, " rows"]:
+    return bracket.is_exact | (bracket.high - bracket.low <= 1)
+
+
+def _block_maxima(keys: UInt32[Array, "rows vocabulary"]) -> UInt32[Array, "rows blocks"]:
+    padded = jnp.pad(keys, ((0, 0), (0, -keys.shape[-1] % _BLOCK)))
+    return jnp.max(padded.reshape(keys.shape[0], -1, _BLOCK), axis=-1)
 
 
 def _ordered_bits(x: Float32[Array, "rows vocabulary"]) -> UInt32[Array, "rows vocabulary"]:
