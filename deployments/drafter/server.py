@@ -163,7 +163,7 @@ class DraftSocket:
             ]
             writer.write(encode_frames(answers))
             self._count(answers, seconds=time.perf_counter() - started)
-            if answers:
+            if writer.transport.get_write_buffer_size():
                 async with asyncio.timeout(self._limits.stall_s):
                     await writer.drain()
             if len(data) == _READ:

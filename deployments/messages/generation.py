@@ -19,6 +19,7 @@ class Decline(StrEnum):
     DISABLED_BY_OPERATOR = "disabled_by_operator"
     DISABLED_BY_REQUEST = "disabled_by_request"
     DRAFTER_UNREACHABLE = "drafter_unreachable"
+    FORGOTTEN = "forgotten"
     LAST_TOKEN = "last_token"
     LATE = "late"
     MALFORMED = "malformed"

@@ -1,8 +1,6 @@
 """The verifier as a deployment: wiring only. `serve_app` turns the class into one."""
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
@@ -16,7 +14,8 @@ from deployments.verifier.discovery import keep_discovering
 from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.link_counters import LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, to_stderr
+from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, say_speculation, to_stderr
+from deployments.verifier.remote import RemoteDrafts
 from deployments.verifier.runner import EngineRunner
 
 
@@ -60,7 +59,8 @@ class VerifierServer:
         self._links: DrafterLinks | None = None
         if drafter is not None and settings.model.draft_k > 0:
             self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
-        engine = loaded.engine(drafts=self._links or NoDrafts(), metrics=self._metrics)
+        drafts = RemoteDrafts(self._links) if self._links else NoDrafts()
+        engine = loaded.engine(drafts=drafts, metrics=self._metrics)
         self._loaded = loaded
         self._drafter = drafter
         self._runner = EngineRunner(
@@ -69,7 +69,8 @@ class VerifierServer:
         self._starting = asyncio.Lock()
         self._is_started = False
         self._discovery: asyncio.Task[None] | None = None
-        self._announce()
+        kind = settings.draft_kind if self._links else None
+        say_speculation(kind, draft_k=settings.model.draft_k, reason=settings.draft_reason, report=loaded.report)
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         """Streams a reply; see `VerifierPort`."""
@@ -117,18 +118,3 @@ class VerifierServer:
             k_max=self._settings.model.draft_k,
             deadline_s=self._settings.draft_deadline_s,
         )
-
-    def _announce(self) -> None:
-        used = self._links is not None
-        line = {
-            "event": "speculation",
-            "used": used,
-            "method": self._settings.draft_kind if used else None,
-            "draft_k": self._settings.model.draft_k if used else 0,
-            "gated": False,
-            "reason": self._settings.draft_reason,
-            "message": "speculation: not gated on this chip" if used else "speculation: off",
-            "rungs": len(self._loaded.report.ladder.rungs),
-            "refused_rungs": len(self._loaded.report.refused),
-        }
-        print(json.dumps(line), file=sys.stderr, flush=True)

@@ -19,8 +19,8 @@ class DraftWanted:
 
     request: GenerateRequest
     sequence: Sequence[int]
-    accepted: int
     k: int
+    accepted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,9 @@ class Drafts:
 class DraftSource(Protocol):
     """Called by the engine's thread only. Never raises for a drafter's sake, never waits beyond its deadline."""
 
+    def begin(self, request: GenerateRequest, /) -> None:
+        """A request was admitted: its drafter may read the prompt while the target does."""
+
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         """One round: tells the drafters what was accepted and brings their drafts."""
 
@@ -49,6 +52,9 @@ class DraftSource(Protocol):
 
 class NoDrafts:
     """The source of a verifier without a drafter."""
+
+    def begin(self, request: GenerateRequest, /) -> None:
+        del request
 
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         return Drafts(declined={item.request.request_id: Decline.DISABLED_BY_OPERATOR for item in wanted})

@@ -4,11 +4,11 @@ Knows requests and windows; not Serve, not HTTP. `step` is one turn, for tests a
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.lm.cache.pages import PageAllocator
-from deployments.messages.errors import InvalidRequest, OutriderError, Unavailable
+from deployments.messages.errors import InvalidRequest, OutriderError
 from deployments.messages.generation import Decline, FinishReason, GenerateRequest, TokenChunk
 from deployments.messages.metrics import Metrics
 from deployments.verifier.drafts import Drafts, DraftSource, DraftWanted
@@ -59,6 +59,7 @@ class Engine:
         widest = programs.ladder.widest
         limits = Limits(slots=settings.slots, context=settings.context, rows=widest.rows, tiles=widest.tiles)
         self.scheduler = Scheduler(limits, allocator=allocator)
+        self._allocator = allocator
         self._settings = settings
         self._programs = programs
         self._drafts = drafts
@@ -93,12 +94,17 @@ class Engine:
         if self.scheduler.cancel(request_id):
             self._drafts.close(request_id, reason="cancelled")
             self._metrics.add("requests_cancelled")
+            self._set_gauges()
+            # No window may follow to say so.
+            self._show_load()
 
     def step(self) -> list[Delivery]:
         """Runs one window, if there is anything to run, and returns what it brought."""
         began = self._clock()
         for slot in self.scheduler.admit(now=began):
             self._metrics.add("prompt_tokens", amount=len(slot.request.prompt_ids))
+            if self._settings.draft_k and slot.request.speculation.enabled:
+                self._drafts.begin(slot.request)
         if not self.scheduler.active:
             return []
         drafts = self._collect_drafts()
@@ -125,6 +131,8 @@ class Engine:
         self._programs.clear_cache()
         for request_id in ids:
             self._drafts.close(request_id, reason="failed")
+        self._set_gauges()
+        self._show_load()
         return [Delivery(request_id=request_id, error=error) for request_id in ids]
 
     def _collect_drafts(self) -> Drafts:
@@ -218,13 +226,13 @@ class Engine:
         self._metrics.observe("window_seconds", value=device, labels=(str(rows),))
         self._metrics.observe("host_seconds", value=host)
         self._metrics.observe("window_occupancy", value=plan.rows / rows)
+        self._show_load()
+
+    def _show_load(self) -> None:
+        self._set_gauges()
+
+    def _set_gauges(self) -> None:
         self._metrics.set("active_slots", value=len(self.scheduler.active))
         self._metrics.set("waiting_requests", value=self.scheduler.waiting)
-
-
-def failure(error: Exception, /) -> Unavailable:
-    """What a caller is told when a window could not run."""
-    return Unavailable(f"the verifier could not run a window ({error}); send the request again")
-
-
-type Deliver = Callable[[Sequence[Delivery]], None]
+        self._metrics.set("pages_in_use", value=self.scheduler.pages_in_use)
+        self._metrics.set("pages_in_use", value=self._allocator.in_use)

@@ -8,40 +8,13 @@ would be late again.
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from deployments.messages.drafting import AcceptedPrefix, Close, DraftBlock, Forgotten, Open, ToDrafter, ToVerifier
-from deployments.messages.generation import GenerateRequest
+from deployments.messages.generation import Decline, GenerateRequest
+from deployments.verifier.drafts import DraftWanted
 
 _LONGEST_HOLD = 256
 _MOST_LEAVING = 1024
-
-
-class Decline(StrEnum):
-    """Why a request has no draft in a round: a label of counters and a key of `GenerationStatistics.declined`."""
-
-    UNREACHABLE = "drafter_unreachable"
-    LATE = "late"
-    STALE = "stale"
-    MALFORMED = "malformed"
-    FORGOTTEN = "forgotten"
-    NO_GUESS = "no_guess"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One request that wants drafts in this round.
-
-    Attributes:
-        sequence: prompt and every accepted token, all of them, at least one; read, never changed.
-        k: how many drafts the window has room for.
-        accepted: how many of the last block's drafts were kept.
-    """
-
-    request: GenerateRequest
-    sequence: Sequence[int]
-    k: int
-    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +67,7 @@ class Ledger:
         account = self._accounts.setdefault(request.request_id, _Account())
         return self._open(request, account=account, sequence=request.prompt_ids)
 
-    def ask(self, turn: Turn, /, *, k: int) -> tuple[ToDrafter, ...]:
+    def ask(self, turn: DraftWanted, /, *, k: int) -> tuple[ToDrafter, ...]:
         """The messages that bring the drafter up to `turn.sequence` and ask for `k` drafts.
 
         Returns:

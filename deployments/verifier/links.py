@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from deployments.messages.drafting import DraftBlock, DrafterEndpoint, ToDrafter
-from deployments.messages.generation import GenerateRequest
+from deployments.messages.generation import Decline, GenerateRequest
 from deployments.messages.metrics import Metrics
+from deployments.verifier.drafts import DraftWanted
 from deployments.verifier.link import Breakage, DrafterLink, wait_for
 from deployments.verifier.link_counters import (
     EXCHANGE_SECONDS,
@@ -25,7 +26,7 @@ from deployments.verifier.link_counters import (
     STALE,
 )
 from deployments.verifier.link_keeper import KeeperSettings, LinkKeeper
-from deployments.verifier.link_ledger import Decline, Ledger, Turn
+from deployments.verifier.link_ledger import Ledger
 from deployments.verifier.link_peer import Peer, Punctuality
 
 type Outcome = DraftBlock | Decline
@@ -106,7 +107,7 @@ class DrafterLinks:
             peer.link.send([peer.ledger.open(request)])
             self._lose_if_broken(peer)
 
-    def exchange(self, turns: Sequence[Turn], /) -> dict[str, Outcome]:
+    def exchange(self, turns: Sequence[DraftWanted], /) -> dict[str, Outcome]:
         """Commits what each drafter does not have yet, and collects its drafts.
 
         Returns:
@@ -115,7 +116,7 @@ class DrafterLinks:
         """
         with self._lock:
             if not self._live or not turns:
-                return dict.fromkeys((turn.request.request_id for turn in turns), Decline.UNREACHABLE)
+                return dict.fromkeys((turn.request.request_id for turn in turns), Decline.DRAFTER_UNREACHABLE)
             started = time.monotonic()
             round_ = self._ask(turns)
             self._collect(round_, deadline=started + self._settings.deadline_s)
@@ -143,7 +144,7 @@ class DrafterLinks:
             self._set_live(())
         self._keeper.stop()
 
-    def _ask(self, turns: Sequence[Turn]) -> _Round:
+    def _ask(self, turns: Sequence[DraftWanted]) -> _Round:
         round_ = _Round(outcomes={}, waiting={})
         batches: dict[Peer, list[ToDrafter]] = {}
         choked = {peer for peer in self._live if _is_choked(peer)}
@@ -151,7 +152,7 @@ class DrafterLinks:
             request_id = turn.request.request_id
             peer = self._peer_of(request_id)
             if peer is None or turn.k < 1:
-                round_.outcomes[request_id] = Decline.UNREACHABLE if peer is None else Decline.NO_GUESS
+                round_.outcomes[request_id] = Decline.DRAFTER_UNREACHABLE if peer is None else Decline.NO_GUESS
                 continue
             if peer in choked:
                 round_.outcomes[request_id] = Decline.LATE
@@ -193,7 +194,7 @@ class DrafterLinks:
     def _finish(self, round_: _Round) -> None:
         for peer, missing in round_.waiting.items():
             if peer.link.broken is not None:
-                round_.outcomes.update(dict.fromkeys(missing, Decline.UNREACHABLE))
+                round_.outcomes.update(dict.fromkeys(missing, Decline.DRAFTER_UNREACHABLE))
                 self._lose_if_broken(peer)
             elif missing:
                 round_.outcomes.update(dict.fromkeys(missing, Decline.LATE))

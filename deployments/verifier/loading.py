@@ -94,7 +94,8 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         ladder=build_ladder(settings.ladder, slots=settings.slots, draft_k=settings.draft_k),
         shape=CacheShape(
             layers=network.config.layers,
-            pages=settings.slots * slot_pages + 1,
+            # At least two and the scratch page: the probe runs beside a neighbour.
+            pages=max(settings.slots * slot_pages, 2) + 1,
             page_size=settings.page_size,
             kv_heads=network.config.kv_heads,
             head_dim=network.config.head_dim,
@@ -138,3 +139,19 @@ def to_stderr(event: str, /) -> Progress:
         print(json.dumps({"event": event, "text": text}), file=sys.stderr, flush=True)
 
     return say
+
+
+def say_speculation(kind: str | None, /, *, draft_k: int, reason: str, report: ProbeReport) -> None:
+    """The start-up line: whether this verifier speculates, with what, and why; `kind` is `None` when it does not."""
+    line = {
+        "event": "speculation",
+        "used": kind is not None,
+        "method": kind,
+        "draft_k": draft_k if kind else 0,
+        "gated": False,
+        "reason": reason,
+        "message": "speculation: not gated on this chip" if kind else "speculation: off",
+        "rungs": len(report.ladder.rungs),
+        "refused_rungs": len(report.refused),
+    }
+    print(json.dumps(line), file=sys.stderr, flush=True)

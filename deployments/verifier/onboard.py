@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from deployments.lm.drafting.strategy import Strategy
 from deployments.messages.drafting import AcceptedPrefix, Open
-from deployments.messages.generation import Decline
+from deployments.messages.generation import Decline, GenerateRequest
 from deployments.verifier.drafts import Drafts, DraftWanted
 
 
@@ -14,6 +14,10 @@ class OnboardDrafts:
     def __init__(self, strategy: Strategy, /) -> None:
         self._strategy = strategy
         self._lengths: dict[str, int] = {}
+
+    def begin(self, request: GenerateRequest, /) -> None:
+        # The first exchange opens it: in one process there is no time to be won.
+        del request
 
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         tokens: dict[str, tuple[int, ...]] = {}

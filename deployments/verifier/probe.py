@@ -1,11 +1,12 @@
 """Proves at start-up, on the serving executables and this device, that every rung computes the same bits.
 
 The same tokens go through each rung as through the smallest one: a rung whose hidden rows, cache pages, draws or
-winning scores differ in one bit is refused, and so is one that could not be run. With the smallest rung alone every
+winning scores differ in one bit is refused, and so is one that could not be run. Each size of the draw is compared
+with the smallest one too; where one differs, so are rungs that could need it. With the smallest rung alone every
 reply is still exact.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float32, Int32, UInt8
@@ -14,7 +15,7 @@ from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.ladder import Ladder
-from deployments.verifier.packing import pack
+from deployments.verifier.packing import PackedWindow, pack
 from deployments.verifier.programs import Programs, Progress, WindowResult
 from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
@@ -64,12 +65,52 @@ def probe(programs: Programs, *, vocabulary: int, progress: Progress) -> ProbeRe
     refused: dict[Rung, str] = {}
     for rung in rungs[1:]:
         progress(f"proving that windows of {rung.rows} rows in {rung.tiles} tiles compute the same bits")
-        difference = _difference(reference, _trace(programs, rung=rung, tokens=tokens))
+        difference = _attempt(programs, reference=reference, rung=rung, tokens=tokens)
         if difference is not None:
             refused[rung] = difference
+    proved = _proved_draws(programs, tokens=tokens[: min(count, rungs[0].rows, rungs[0].tiles * TILE_ROWS)])
+    for rung in rungs[1:]:
+        if rung.rows > proved < programs.ladder.emits[-1]:
+            refused.setdefault(rung, f"draws for more than {proved} rows differ")
     programs.clear_cache()
     ladder = programs.ladder.without(frozenset(refused))
     return ProbeReport(ladder=ladder, refused=refused, rows=count * (len(rungs) - 1))
+
+
+def _attempt(programs: Programs, *, reference: _Trace, rung: Rung, tokens: Int32[np.ndarray, " tokens"]) -> str | None:
+    try:
+        return _difference(reference, _trace(programs, rung=rung, tokens=tokens))
+    except Exception as error:
+        # Whatever a device may say: what cannot be run cannot be proved.
+        return f"it could not be run ({type(error).__name__}: {error})"
+
+
+def _proved_draws(programs: Programs, *, tokens: Int32[np.ndarray, " tokens"]) -> int:
+    """The largest size of the draw up to which all sizes compute the same bits, whatever the rows are beside."""
+    programs.clear_cache()
+    smallest, *others = programs.ladder.emits
+    rung = programs.ladder.rungs[0]
+    slot = _slot(tokens, pages=tuple(range(1, programs.slot_pages + 1)), settings=_SETTINGS[0])
+    plan = StepPlan(spans=(Span(slot=slot, start=0, tokens=tuple(slot.tokens), emits=len(tokens)),))
+    window = _pack(plan, programs=programs, rung=rung, emits=smallest)
+    for row, settings in enumerate(_SETTINGS * smallest):
+        window.emit_floats[row % smallest] = (settings.temperature, settings.top_p, settings.min_p)
+        window.emit_ints[row % smallest, 3] = settings.top_k
+    states = programs.run_body(window)
+    expected = programs.run_emit(states, window)
+    proved = smallest
+    for size in others:
+        copies = size // smallest
+        ints, floats = np.tile(window.emit_ints, (copies, 1)), np.tile(window.emit_floats, (copies, 1))
+        try:
+            result = programs.run_emit(states, replace(window, emit_ints=ints, emit_floats=floats))
+        except Exception:
+            return proved
+        pairs = ((expected.scores, result.scores), (expected.tokens, result.tokens))
+        if any(_differing(np.tile(left, copies), right) is not None for left, right in pairs):
+            return proved
+        proved = size
+    return proved
 
 
 def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens"]) -> _Trace:
@@ -93,7 +134,7 @@ def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens
         scores.append(result.scores[:count])
         start += count
         step += 1
-    cache = [np.asarray(programs.page(layer, page)) for layer in range(programs.shape.layers) for page in pages]
+    cache = [np.asarray(programs.page(page, layer=layer)) for layer in range(programs.shape.layers) for page in pages]
     return _Trace(
         hidden=np.concatenate(hidden),
         cache=np.stack(cache).view(np.uint8),
@@ -114,15 +155,13 @@ def _plan(slot: Slot, *, start: int, most: int, beside: Slot, rung: Rung) -> Ste
 
 
 def _run(programs: Programs, *, plan: StepPlan, rung: Rung) -> tuple[Float32[np.ndarray, "rows width"], WindowResult]:
-    window = pack(
-        plan,
-        rung=rung,
-        emits=programs.ladder.emits_for(plan.emits),
-        page_size=programs.shape.page_size,
-        slot_pages=programs.slot_pages,
-    )
+    window = _pack(plan, programs=programs, rung=rung, emits=programs.ladder.emits_for(plan.emits))
     states = programs.run_body(window)
     return np.asarray(states), programs.run_emit(states, window)
+
+
+def _pack(plan: StepPlan, *, programs: Programs, rung: Rung, emits: int) -> PackedWindow:
+    return pack(plan, rung=rung, emits=emits, page_size=programs.shape.page_size, slot_pages=programs.slot_pages)
 
 
 def _slot(tokens: Int32[np.ndarray, " tokens"], *, pages: tuple[int, ...], settings: SamplingSettings) -> Slot:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from deployments.messages.errors import OutriderError, QueueFull, Unavailable
@@ -52,6 +52,7 @@ class EngineRunner:
         self._streams: dict[str, _Stream] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_ended = False
 
     @property
     def open_streams(self) -> int:
@@ -69,7 +70,8 @@ class EngineRunner:
     def stop(self) -> None:
         """Ends the thread after the window in flight; open streams end with `Unavailable`."""
         self._commands.put(_Stop())
-        self._thread.join()
+        if self.is_running:
+            self._thread.join()
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         """Streams a reply; closing the generator cancels it.
@@ -83,8 +85,8 @@ class EngineRunner:
             raise QueueFull(f"all slots are busy and {len(self._streams)} replies are open; try again in a moment")
         if request.request_id in self._streams:
             raise Unavailable(f"request id {request.request_id} is in use; send the request again")
-        if not self.is_running:
-            raise Unavailable("the verifier has stopped; send the request again")
+        if self._has_ended or not self.is_running:
+            raise _stopped()
         stream: _Stream = asyncio.Queue()
         self._streams[request.request_id] = stream
         self._metrics.set("open_streams", value=len(self._streams))
@@ -108,7 +110,8 @@ class EngineRunner:
             while self._take_commands():
                 self._hand_over(self._step())
         finally:
-            self._hand_over(self._engine.fail_all(Unavailable("the verifier has stopped; send the request again")))
+            self._engine.fail_all(_stopped())
+            self._call(self._end_streams)
 
     def _take_commands(self) -> bool:
         """Carries out what has been asked; sleeps while the engine is idle. Says whether to go on."""
@@ -142,8 +145,18 @@ class EngineRunner:
             )
 
     def _hand_over(self, deliveries: Sequence[Delivery]) -> None:
-        if deliveries and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._distribute, deliveries)
+        if deliveries:
+            self._call(self._distribute, deliveries)
+
+    def _call[*Arguments](self, function: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _end_streams(self) -> None:
+        """Ends every stream, also those whose request the thread never saw."""
+        self._has_ended = True
+        for stream in self._streams.values():
+            stream.put_nowait(_stopped())
 
     def _distribute(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -151,3 +164,7 @@ class EngineRunner:
             item = delivery.chunk if delivery.error is None else delivery.error
             if stream is not None and item is not None:
                 stream.put_nowait(item)
+
+
+def _stopped() -> Unavailable:
+    return Unavailable("the verifier has stopped; send the request again")

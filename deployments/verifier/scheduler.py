@@ -88,6 +88,10 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def pages_in_use(self) -> int:
+        return self._allocator.in_use
+
+    @property
     def is_idle(self) -> bool:
         return not self._slots and not self._waiting
 
@@ -130,15 +134,19 @@ class Scheduler:
     def plan(self, drafts: Mapping[str, tuple[int, ...]], /) -> StepPlan:
         """Decoding rows first, with their drafts; then prompts, oldest first, as far as rows and tiles go.
 
+        Drafts are cut short before a decoding request, or the oldest prompt, goes without a row.
+
         Where not all fit, whoever is left out comes first in the next window.
         """
         room = _Room(rows=self._limits.rows, tiles=self._limits.tiles)
         spans: list[Span] = []
         decoding = [slot for slot in self.active if slot.is_decoding]
         prompts = sorted((slot for slot in self.active if not slot.is_decoding), key=lambda slot: slot.admitted_at)
-        for slot in sorted(decoding, key=lambda slot: (slot.index - self._turn) % self._limits.slots):
+        decoding.sort(key=lambda slot: (slot.index - self._turn) % self._limits.slots)
+        for number, slot in enumerate(decoding, start=1):
             if room.lanes:
-                spans.append(room.take(_decoding_span(slot, drafts=drafts, room=room.lanes)))
+                others = len(decoding) - number + bool(prompts)
+                spans.append(room.take(_decoding_span(slot, drafts=drafts, room=room.beside(others))))
             else:
                 self._turn = slot.index
                 break
@@ -193,6 +201,10 @@ class _Room:
     def lanes(self) -> int:
         """The most rows one more span may have."""
         return min(self.rows, self.tiles * TILE_ROWS)
+
+    def beside(self, others: int, /) -> int:
+        """The same when `others` more spans should still find room: drafts never take another request's row."""
+        return max(min(self.rows - others, (self.tiles - others) * TILE_ROWS), 1)
 
     def take(self, span: Span, /) -> Span:
         self.rows -= len(span.tokens)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from deployments.messages.drafting import AcceptedPrefix, Close, DraftBlock, Forgotten, Open, Pong, ToDrafter, Welcome
-from deployments.messages.generation import GenerateRequest, SamplingSettings
-from deployments.verifier.link_ledger import Decline, Ledger, Turn, Verdict
+from deployments.messages.generation import Decline, GenerateRequest, SamplingSettings
+from deployments.verifier.drafts import DraftWanted
+from deployments.verifier.link_ledger import Ledger, Verdict
 
 REQUEST = GenerateRequest(
     request_id="r", prompt_ids=(1, 2, 3), max_tokens=9, sampling=SamplingSettings(seed=5), choice=2
@@ -19,7 +20,7 @@ def make() -> Ledger:
 
 
 def ask(ledger: Ledger, *sequence: int, k: int = 3, accepted: int = 0) -> tuple[ToDrafter, ...]:
-    return ledger.ask(Turn(request=REQUEST, sequence=list(sequence), k=k, accepted=accepted), k=k)
+    return ledger.ask(DraftWanted(request=REQUEST, sequence=list(sequence), k=k, accepted=accepted), k=k)
 
 
 def commit(base_len: int, *tokens: int, generation: int, accepted: int = 0) -> AcceptedPrefix:
