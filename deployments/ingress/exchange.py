@@ -13,10 +13,14 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from deployments.ingress.errors import BodyTooLarge, ErrorShape
+from deployments.messages.errors import Unavailable
 
 _EVENT_STREAM = "text/event-stream; charset=utf-8"
 _DRAIN = 8
 """A body of up to this many times the limit is read to its end, or the client would see a reset and not the answer."""
+
+_HEARSAY_S = 0.25
+"""Serve cancels what was called for a client that left; that another part is away may be heard before the reason."""
 
 
 class ClientGone(Exception):
@@ -121,7 +125,9 @@ class Exchange:
         watch = asyncio.create_task(self._left())
         try:
             await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not self._finished:
+            if task.done() and not task.cancelled() and isinstance(task.exception(), Unavailable):
+                await asyncio.wait((watch,), timeout=_HEARSAY_S)
+            if watch.done() and not self._finished:
                 raise ClientGone
             await task
         finally:

@@ -59,7 +59,8 @@ def draw(logits: Float32[Array, "rows vocabulary"], *, settings: SamplerRows) ->
 def gumbel(settings: SamplerRows, *, vocabulary: int) -> Float32[Array, "rows vocabulary"]:
     """Gumbel noise for every token of every row."""
     first = _mix(settings.seed ^ _mix(settings.choice + jnp.uint32(_GOLDEN), _MIX[0]), _MIX[1])
-    second = _mix(settings.position * jnp.uint32(_GOLDEN) ^ first, _MIX[0])
+    # Mixed twice: once alone would cancel a token's own mixing wherever the two products are equal.
+    second = _mix(_mix(settings.position ^ first, _MIX[1]) + jnp.uint32(_GOLDEN), _MIX[0])
     tokens = jnp.arange(vocabulary, dtype=jnp.uint32) * jnp.uint32(_GOLDEN)
     mixed = tokens[None, :] + first[:, None]
     mixed = (mixed ^ (mixed >> 16)) * jnp.uint32(_MIX[0])

@@ -15,8 +15,8 @@ from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, ROW_FIELDS, TILE
 class PackedWindow:
     """One window's arrays, on the host. Field by field as in `window.BodyInput` and `window.EmitInput`."""
 
-    rows: Int32[np.ndarray, "rows fields"]
-    tiles: Int32[np.ndarray, "tiles fields"]
+    rows: Int32[np.ndarray, "rows row_fields"]
+    tiles: Int32[np.ndarray, "tiles tile_fields"]
     emit_ints: Int32[np.ndarray, "emits ints"]
     emit_floats: Float32[np.ndarray, "emits floats"]
 

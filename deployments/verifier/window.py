@@ -47,8 +47,8 @@ class BodyInput(NamedTuple):
         tiles: per tile its lanes' row numbers, their positions, and the slot's page table.
     """
 
-    rows: Int32[HostOrDevice, "rows fields"]
-    tiles: Int32[HostOrDevice, "tiles fields"]
+    rows: Int32[HostOrDevice, "rows row_fields"]
+    tiles: Int32[HostOrDevice, "tiles tile_fields"]
 
 
 class EmitInput(NamedTuple):

@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 from jaxtyping import Float32
 
+from deployments.lm.checkpoint.header import check_header
 from deployments.messages.errors import CheckpointError
 
 type MetadataValue = str | int | float | bool | list[str] | list[int] | list[float] | list[bool]
@@ -38,18 +39,24 @@ class GgufFile:
         """The metadata value under `key`, or `None` when the file has none; `list` stands for any array.
 
         Raises:
-            CheckpointError: the value is of another type.
+            CheckpointError: the value is of another type, or not UTF-8.
         """
         if key not in self._reader.fields:
             return None
         if key not in self._metadata:
-            self._metadata[key] = self._reader.fields[key].contents()
+            self._metadata[key] = self._contents(key)
         value = self._metadata[key]
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind):
             raise CheckpointError(f"{self.path.name}: {key} is {type(value).__name__}, expected {kind.__name__}")
         return value
+
+    def _contents(self, key: str) -> Any:
+        try:
+            return self._reader.fields[key].contents()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self.path.name}: {key} is not UTF-8 ({error}); download the file again") from error
 
     def require[T: MetadataValue](self, key: str, kind: type[T]) -> T:
         """Like `get`, but a missing key is a `CheckpointError`."""
@@ -91,8 +98,9 @@ def _open(path: Path) -> Any:
     if magic != b"GGUF":
         raise CheckpointError(f"{path} is not a GGUF file (it starts with {magic!r}); give the path of a .gguf file")
     try:
+        check_header(path)
         return gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError, UnicodeDecodeError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or cut short ({error}); download it again") from error
 
 

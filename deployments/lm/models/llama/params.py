@@ -19,8 +19,28 @@ ARCHITECTURE = "llama"
 
 
 def read_config(file: GgufFile, /) -> LlamaConfig:
-    """The network's numbers from the file's metadata. Raises `CheckpointError` when one is missing."""
+    """The network's numbers from the file's metadata. Raises `CheckpointError` for one that is missing or absurd."""
+    config = _read_numbers(file)
+    # A layer has nine tensors: more layers than tensors would cost memory before it is noticed.
+    limits = {
+        "block_count": (config.layers, len(file.shapes)),
+        "rope.dimension_count": (config.rope_dims, config.head_dim),
+    }
+    numbers = (config.width, config.kv_heads, config.head_dim, config.feed_forward, config.context, config.rope_dims)
+    faults = [f"{name} is {value}, more than {most}" for name, (value, most) in limits.items() if value > most]
+    if min(config.layers, *numbers) < 1 or not config.rope_base > 0:
+        faults.append("a size is not positive")
+    elif config.heads % config.kv_heads or config.head_dim % 2 or config.rope_dims % 2:
+        faults.append("heads are not a multiple of kv heads, or a head's width is odd")
+    if faults:
+        raise CheckpointError(f"{file.path.name} describes no llama network: {'; '.join(faults)}")
+    return config
+
+
+def _read_numbers(file: GgufFile) -> LlamaConfig:
     heads = file.require("llama.attention.head_count", int)
+    if heads < 1:
+        raise CheckpointError(f"{file.path.name}: llama.attention.head_count is {heads}, which describes no network")
     width = file.require("llama.embedding_length", int)
     head_dim = file.get("llama.attention.key_length", int) or width // heads
     return LlamaConfig(
