@@ -1,0 +1,119 @@
+"""How long a round with a drafter takes: the verifier's own links, and a drafter in another process."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from deployments.messages.drafting import DrafterEndpoint
+from deployments.messages.errors import Unavailable
+from deployments.messages.generation import GenerateRequest
+from deployments.verifier.drafts import DraftWanted
+from deployments.verifier.link_counters import LINK_COUNTERS
+from deployments.verifier.links import DrafterLinks, LinkSettings
+from deployments.verifier.remote import RemoteDrafts
+from serve_app.benchmark.alternation import Effort, Spread, alternate, spread, timed
+from serve_app.metrics import ReplicaMetrics
+
+_PROMPT = 64
+# Windows lie between rounds, and the drafter sleeps meanwhile; without a pause its caches would be too warm.
+_PAUSE_S = 0.01
+_CONNECT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeResult:
+    """Seconds of one round: what was accepted goes out, drafts come back, for all requests together.
+
+    Attributes:
+        drafts: tokens drafted per request and round.
+    """
+
+    requests: int
+    seconds: Spread
+    drafts: float
+
+
+@dataclass(kw_only=True)
+class _Conversation:
+    """A request that grows through the text as if it were accepted."""
+
+    request: GenerateRequest
+    text: tuple[int, ...]
+    sequence: list[int] = field(default_factory=list)
+
+    def grow(self, tokens: int, /) -> None:
+        at = len(self.sequence)
+        self.sequence.extend(self.text[(at + i) % len(self.text)] for i in range(tokens))
+
+    def wanted(self, k: int, /) -> DraftWanted:
+        return DraftWanted(request=self.request, sequence=self.sequence, accepted=0, k=k)
+
+
+def measure_exchange(ids: Sequence[int], /, *, requests: int, draft_k: int, rounds: int) -> ExchangeResult:
+    """`rounds` rounds over conversations cut from `ids`, two tokens further each time.
+
+    Raises:
+        Unavailable: the drafter did not start.
+    """
+    settings = LinkSettings(verifier="bench", vocab_size=max(ids) + 1, k_max=draft_k, deadline_s=1.0)
+    conversations = [_conversation(ids, number=number) for number in range(requests)]
+    drafted: list[int] = []
+    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings) as links:
+        drafts = RemoteDrafts(links)
+
+        def exchange() -> None:
+            brought = drafts.exchange([conversation.wanted(draft_k) for conversation in conversations])
+            drafted.append(sum(len(tokens) for tokens in brought.tokens.values()))
+
+        def run(_: int) -> float:
+            time.sleep(_PAUSE_S)
+            for conversation in conversations:
+                conversation.grow(2)
+            return timed(exchange)
+
+        seconds = alternate({"exchange": run}, effort=Effort(rounds=rounds))["exchange"]
+    return ExchangeResult(
+        requests=requests, seconds=spread(seconds), drafts=sum(drafted) / len(drafted) / len(conversations)
+    )
+
+
+def _conversation(ids: Sequence[int], *, number: int) -> _Conversation:
+    start = number * _PROMPT % len(ids)
+    text = (*ids[start:], *ids[:start])
+    prompt = text[:_PROMPT]
+    request = GenerateRequest(request_id=f"bench-{number}", prompt_ids=prompt, max_tokens=1)
+    return _Conversation(request=request, text=text, sequence=list(prompt))
+
+
+@contextmanager
+def _drafter(max_k: int) -> Iterator[DrafterEndpoint]:
+    command = [sys.executable, "-m", "serve_app.benchmark.drafter_process", str(max_k)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise Unavailable("the drafter of the benchmark ended before it listened; its error is above")
+            yield msgspec.json.decode(line, type=DrafterEndpoint)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _linked(endpoint: DrafterEndpoint, *, settings: LinkSettings) -> Iterator[DrafterLinks]:
+    links = DrafterLinks(settings=settings, metrics=ReplicaMetrics()(LINK_COUNTERS))
+    try:
+        links.update([endpoint])
+        patience = time.monotonic() + _CONNECT_S
+        while not links.live:
+            if time.monotonic() > patience:
+                raise Unavailable(f"the drafter of the benchmark let nobody in for {_CONNECT_S:.0f} s")
+            time.sleep(0.01)
+        yield links
+    finally:
+        links.shut()
