@@ -53,6 +53,7 @@ class ReplyText:
         self._stops = StopStrings(stops=stops)
 
     def take(self, chunk: TokenChunk, /) -> ChoiceEvent:
+        """What a chunk adds to the text: nothing past a stop string, and the reason when the reply ends."""
         pieces: list[str] = []
         tokens = 0
         for token_id in chunk.token_ids:

@@ -49,6 +49,7 @@ class Counters:
         self._metrics = metrics
 
     def answered(self, *, route: str, status: int) -> None:
+        """A request got its status; 429 is a refusal as well."""
         self._metrics.add("ingress_requests", labels=(route, str(status)))
         if status == 429:
             self._metrics.add("ingress_queue_refusals")

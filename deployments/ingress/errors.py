@@ -59,6 +59,7 @@ class ErrorShape:
 
     @property
     def body(self) -> bytes:
+        """The error object, with all four keys."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return orjson.dumps({"error": error})
 

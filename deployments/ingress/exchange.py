@@ -98,6 +98,7 @@ class Exchange:
         await self._transmit({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
 
     async def end_events(self) -> None:
+        """Closes the stream of events."""
         self._streaming = False
         await self._last(b"")
 

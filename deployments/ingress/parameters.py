@@ -99,6 +99,7 @@ def settle(body: Mapping[str, Any], /, *, known: Mapping[str, Idle], path: str =
 
 
 def unsupported(param: str, /) -> FieldError:
+    """The refusal of a known parameter whose value this version does not serve."""
     return FieldError(
         f"{param} is not supported by this server with this value yet; leave it out.", param, "unsupported_parameter"
     )

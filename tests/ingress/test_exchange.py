@@ -10,6 +10,7 @@ from starlette.types import Message
 from deployments.ingress.errors import BodyTooLarge
 from deployments.ingress.exchange import ClientGone, Exchange
 from deployments.ingress.settings import IngressSettings
+from deployments.messages.errors import Unavailable
 from deployments.messages.generation import GenerateRequest
 from tests.ingress.conftest import Serve
 from tests.ingress.fakes import Step, chunks, until
@@ -142,3 +143,21 @@ async def test_cancelling_the_call_cancels_the_work_and_waits_for_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert cleaned.is_set()
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_part_that_is_away_because_the_client_left_is_the_clients_doing(leaves: bool) -> None:
+    """Serve cancels the calls of a client that left; that can be heard before the client is known to have left."""
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.02 if leaves else 60)
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None: ...
+
+    async def work() -> None:
+        raise Unavailable("The verifier is not there.")
+
+    exchange = Exchange(scope={"type": "http", "headers": []}, receive=receive, send=send)
+    with pytest.raises(ClientGone if leaves else Unavailable):
+        await exchange.until_left(work())
