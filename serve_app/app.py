@@ -35,24 +35,26 @@ def build(config: AppConfig) -> Application:
     verifier = _deployment(VerifierServer, name="verifier", placement=config.verifier, tpus=config.verifier.tpus).bind(
         settings=config.verifier_settings(), locate=locate_model, drafter=drafter, metrics=metrics
     )
-    return _deployment(serve.ingress()(IngressServer), name="ingress", placement=config.ingress).bind(
+    bound: Application = _deployment(serve.ingress()(IngressServer), name="ingress", placement=config.ingress).bind(
         tokenizer=tokenizer,
         verifier=verifier,
         drafter=drafter,
         settings=config.ingress_settings(),
         metrics=metrics,
     )
+    return bound
 
 
 def _bind_drafter(config: AppConfig, *, metrics: ReplicaMetrics) -> Application | None:
     section = config.drafter
     if isinstance(section, OffConfig):
         return None
-    return _deployment(DrafterServer, name="drafter", placement=section).bind(
+    bound: Application = _deployment(DrafterServer, name="drafter", placement=section).bind(
         strategy=section.strategy(draft_k=config.verifier.draft_k),
         listen_host=section.listen_host or None,
         metrics=metrics,
     )
+    return bound
 
 
 def _deployment(cls: type, *, name: str, placement: Placement, tpus: int = 0) -> Any:

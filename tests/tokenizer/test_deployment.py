@@ -47,7 +47,7 @@ class Recorder:
 
 @pytest.fixture
 def server(golden_llama: Path) -> TokenizerServer:
-    return TokenizerServer(model_path=str(golden_llama / "llama.f16.gguf"), metrics=Recorder)
+    return TokenizerServer(model=str(golden_llama / "llama.f16.gguf"), locate=Path, metrics=Recorder)
 
 
 async def test_text_and_conversations(server: TokenizerServer) -> None:
@@ -130,7 +130,7 @@ async def test_a_cancelled_request_is_counted_as_such(server: TokenizerServer) -
 
 
 async def test_a_file_without_a_template(write_vocabulary: WriteVocabulary) -> None:
-    server = TokenizerServer(model_path=str(write_vocabulary(chat_template=None)), metrics=Recorder)
+    server = TokenizerServer(model=str(write_vocabulary(chat_template=None)), locate=Path, metrics=Recorder)
     assert not (await server.table()).has_chat_template
     assert (await server.encode_text("ab")).token_ids == (256,)
     with pytest.raises(InvalidRequest, match="/v1/completions"):
@@ -139,8 +139,8 @@ async def test_a_file_without_a_template(write_vocabulary: WriteVocabulary) -> N
 
 def test_what_does_not_start(write_vocabulary: WriteVocabulary, tmp_path: Path) -> None:
     with pytest.raises(UnknownTokenizer, match="'nobody-knows'"):
-        TokenizerServer(model_path=str(write_vocabulary(ggml__pre="nobody-knows")), metrics=Recorder)
+        TokenizerServer(model=str(write_vocabulary(ggml__pre="nobody-knows")), locate=Path, metrics=Recorder)
     with pytest.raises(UnknownTemplate, match="endfor"):
-        TokenizerServer(model_path=str(write_vocabulary(chat_template="{% endfor %}")), metrics=Recorder)
+        TokenizerServer(model=str(write_vocabulary(chat_template="{% endfor %}")), locate=Path, metrics=Recorder)
     with pytest.raises(CheckpointError, match="does not exist"):
-        TokenizerServer(model_path=str(tmp_path / "none.gguf"), metrics=Recorder)
+        TokenizerServer(model=str(tmp_path / "none.gguf"), locate=Path, metrics=Recorder)
