@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -37,13 +38,16 @@ def run(
     verifiers: Annotated[int, typer.Option(min=1, help="Verifier replicas.")] = 1,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
-    served_name: Annotated[str | None, typer.Option(help="The id clients name; the file's own by default.")] = None,
+    served_name: Annotated[
+        str | None,
+        typer.Option(help="The id clients name; by default MODEL if it is a known name, else the file's own."),
+    ] = None,
     api_keys_file: Annotated[str, typer.Option(help="A file with one API key per line.")] = "",
 ) -> None:
     """Serve a model on this machine until Ctrl-C."""
     from serve_app.config import AppConfig
     from serve_app.local import serving
-    from serve_app.model_fetch import resolve_model
+    from serve_app.model_fetch import PACKAGED_MODELS, resolve_model
 
     if context % 128 and context > 128:
         raise typer.BadParameter(f"{context} is not a multiple of 128, the page size", param_hint="--ctx")
@@ -52,7 +56,7 @@ def run(
     config = AppConfig.model_validate(
         {
             "model": str(path.resolve()),
-            "served_name": served_name,
+            "served_name": served_name or (model if model in PACKAGED_MODELS else None),
             "drafter": {**drafter, "reason": f"--speculation {speculation}"},
             "verifier": {
                 "slots": slots,
@@ -64,14 +68,14 @@ def run(
             "ingress": {"api_keys_file": api_keys_file},
         }
     )
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _interrupt(stopped))
     print(f"starting {path.name}: Ray, then the model; the first start also compiles (a minute or two)", flush=True)
-    with serving(config, host=host, port=port) as service:
-        print(_welcome(url=service.url, model=service.model), flush=True)
-        stopped.wait()
-        print("stopping", flush=True)
+    signal.signal(signal.SIGINT, _Interrupt())
+    try:
+        with serving(config, host=host, port=port) as service:
+            print(_welcome(url=service.url, model=service.model), flush=True)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
 
 
 @app.command()
@@ -104,6 +108,58 @@ def generate(
     print(json.dumps(statistics), file=sys.stderr)
 
 
+@app.command()
+def exact(
+    model: Model = "smollm2-135m",
+    *,
+    prompts: Annotated[Literal["mt_bench", "copy", "quick"], typer.Option(help="The set of prompts.")] = "mt_bench",
+    tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 64,
+    context: Context = 2048,
+    precision: PrecisionName = "int8",
+) -> None:
+    """Compare replies with and without speculation, token for token; exit status 1 on any difference."""
+    from rich.console import Console
+
+    from serve_app.model_fetch import resolve_model
+    from serve_app.proving.exact import ExactOptions, Prover
+    from serve_app.proving.report import TABLE_WIDTH
+
+    options = ExactOptions(
+        model=str(resolve_model(model).resolve()), prompts=prompts, tokens=tokens, context=context, precision=precision
+    )
+    proof = Prover(options, say=lambda text: print(text, file=sys.stderr, flush=True)).run()
+    console = Console()
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(proof.table(f"{model}, {precision}, {prompts}, {tokens} tokens"))
+    for problem in proof.problems:
+        print(problem)
+    print(proof.summary)
+    if proof.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    model: Model = "smollm2-135m",
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs: about two minutes.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file, too.")] = None,
+    draft_k: DraftK = 3,
+    slots: Slots = 8,
+    context: Context = 2048,
+    precision: PrecisionName = "int8",
+) -> None:
+    """Measure speed with and without speculation, and what it is made of; takes about eight minutes."""
+    from serve_app.benchmark.command import BenchOptions, run_command
+
+    run_command(
+        model,
+        options=BenchOptions(
+            is_quick=quick, json_file=json_file, draft_k=draft_k, slots=slots, context=context, precision=precision
+        ),
+    )
+
+
 def main() -> None:
     """The console script: errors of ours are one sentence and exit status 1."""
     try:
@@ -113,10 +169,17 @@ def main() -> None:
         sys.exit(1)
 
 
-def _interrupt(stopped: threading.Event) -> None:
-    if stopped.is_set():
-        raise KeyboardInterrupt
-    stopped.set()
+class _Interrupt:
+    """Ctrl-C stops the command once, whatever it is doing; pressed again it must not cut the clearing up short."""
+
+    def __init__(self) -> None:
+        self._stopping = False
+
+    def __call__(self, *_: object) -> None:
+        if not self._stopping:
+            self._stopping = True
+            print("stopping", flush=True)
+            raise KeyboardInterrupt
 
 
 def _welcome(*, url: str, model: str) -> str:

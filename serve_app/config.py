@@ -15,6 +15,7 @@ from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
 from deployments.verifier.deployment import VerifierSettings
 from deployments.verifier.loading import ModelSettings
+from serve_app.model_fetch import PACKAGED_MODELS
 
 
 class Section(BaseModel):
@@ -143,7 +144,7 @@ class AppConfig(Section):
 
     Attributes:
         model: a `.gguf` file, a name this version knows, or a hub repository.
-        served_name: the id clients name; none takes the name in the file.
+        served_name: the id clients name; none takes `model` if that is a known name, else the name in the file.
     """
 
     model: str = "smollm2-135m"
@@ -174,7 +175,7 @@ class AppConfig(Section):
                 ladder=section.ladder,
                 compile_cache=section.compile_cache,
             ),
-            served_model=self.served_name,
+            served_model=self._served_name(),
             draft_kind=drafter.kind if drafts else None,
             draft_reason=drafter.reason,
             draft_deadline_s=section.draft_deadline_ms / 1e3,
@@ -185,13 +186,16 @@ class AppConfig(Section):
         """What the ingress is told. Raises `ConfigError` when the keys cannot be read."""
         section = self.ingress
         return IngressSettings(
-            served_model=self.served_name,
+            served_model=self._served_name(),
             api_keys=_api_keys(section),
             max_in_flight=section.max_in_flight,
             max_choices=section.max_choices,
             max_body_bytes=section.max_body_bytes,
             request_timeout_s=section.request_timeout_s,
         )
+
+    def _served_name(self) -> str | None:
+        return self.served_name or (self.model if self.model in PACKAGED_MODELS else None)
 
 
 def _api_keys(section: IngressConfig) -> tuple[str, ...]:

@@ -1,11 +1,16 @@
 """A Ray cluster of one machine, for `outrider run` and for tests: its own folder and ports, gone when it is closed."""
 
+import logging
 import os
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 import httpx
 import ray
@@ -17,6 +22,18 @@ from serve_app.config import AppConfig
 
 APP = "outrider"
 
+_ERRORS = "deployments.messages.errors."
+
+# A line per request and per control message would bury what the replicas have to say.
+_SERVE_LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
+_RAY_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",
+    # The cluster is this machine's own: nothing is reported anywhere, nothing shares another cluster's files.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A first start compiles for a minute or two and says how far it is.
+    "RAY_SERVE_SLOW_STARTUP_WARNING_S": "600",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
@@ -25,10 +42,12 @@ class Service:
     Attributes:
         url: where it answers, without a path.
         model: the id to name in requests.
+        logs: a folder with everything the replicas print; gone with the service.
     """
 
     url: str
     model: str
+    logs: Path
 
 
 @contextmanager
@@ -45,28 +64,54 @@ def serving(config: AppConfig, *, host: str = "127.0.0.1", port: int = 8000, qui
     """
     port = port or free_port(host)
     require_free(host, port=port)
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # The cluster is this machine's own: nothing is reported anywhere, nothing shares another cluster's files.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=not quiet,
-            logging_level="ERROR",
-            _temp_dir=folder,
-            _node_ip_address="127.0.0.1",
-        )
+    with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder, _cluster(folder, quiet):
+        serve.start(http_options={"host": host, "port": port}, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
         try:
-            serve.start(http_options={"host": host, "port": port}, proxy_location="HeadOnly")
-            serve.run(build(config), name=APP, route_prefix="/")
             url = f"http://{_reachable(host)}:{port}"
-            yield Service(url=url, model=_served_model(url))
-        except RuntimeError as error:
-            raise OutriderError(f"the application did not start: {_reason(error)}") from error
+            try:
+                serve.run(build(config), name=APP, route_prefix="/", logging_config=_SERVE_LOGGING)
+            except RuntimeError as error:
+                raise OutriderError(f"the application did not start: {_reason(error)}") from error
+            yield Service(url=url, model=_served_model(url), logs=Path(folder) / "session_latest" / "logs")
         finally:
-            serve.shutdown()
-            ray.shutdown()
+            # Not `serve.shutdown`: it waits for the controller to be killed, which Ray then reports as a failure.
+            serve.delete(APP)
+
+
+@contextmanager
+def _cluster(folder: str, quiet: bool) -> Iterator[None]:
+    for name, value in _RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        with _undisturbed():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=not quiet,
+                logging_level=logging.ERROR,
+                _temp_dir=folder,
+                _node_ip_address="127.0.0.1",
+            )
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block is done: Ray, interrupted while it starts processes, leaves some of them behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda *seen: held.append(seen))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held and callable(handler):
+            handler(*held[0])
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -102,8 +147,11 @@ def _served_model(url: str) -> str:
 
 
 def _reason(error: RuntimeError) -> str:
-    """Serve wraps a replica's error in its own traceback; the last line of it is the sentence."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "deployments.messages.errors." in line or "Error:" in line]
-    chosen = (named or lines or ["unknown"])[-1]
-    return chosen.rsplit("deployments.messages.errors.", 1)[-1]
+    """Serve keeps the traceback of the replica that failed; the last line of it is the sentence."""
+    application = serve.status().applications.get(APP)
+    states = application.deployments.values() if application else ()
+    failed = [state.message for state in states if state.status == "DEPLOY_FAILED"]
+    lines = [line.strip() for line in "\n".join([str(error), *failed]).splitlines() if line.strip()]
+    named = [line for line in lines if _ERRORS in line or "Error:" in line]
+    chosen = (named or lines)[-1]
+    return chosen.rpartition(_ERRORS)[2].partition(": ")[2] if _ERRORS in chosen else chosen

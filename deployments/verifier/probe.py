@@ -1,15 +1,16 @@
 """Proves at start-up, on the serving executables and this device, that every rung computes the same bits.
 
-The same tokens go through each rung as through the smallest one: a rung whose hidden rows, cache pages, draws or
-winning scores differ in one bit is refused, and so is one that could not be run. Each size of the draw is compared
-with the smallest one too; where one differs, so are rungs that could need it. With the smallest rung alone every
-reply is still exact.
+The same tokens go through each rung as through the smallest one: a rung whose hidden rows or cache pages differ in one
+bit is refused, and so is one that could not be run. All rungs share the programs that draw, and those are compared
+with the smallest of them on the same hidden rows; where a size differs, rungs that could need it are refused too. With
+the smallest rung alone every reply is still exact.
 """
 
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Int32, UInt8
+from jaxtyping import Array, Float32, Int32, UInt8
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
@@ -19,12 +20,13 @@ from deployments.verifier.packing import PackedWindow, pack
 from deployments.verifier.programs import Programs, Progress, WindowResult
 from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
-from deployments.verifier.window import Rung
+from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, Rung
 
 _SETTINGS = (
     SamplingSettings(temperature=0.0),
     SamplingSettings(temperature=0.9, top_p=0.9, seed=7),
     SamplingSettings(temperature=1.1, top_k=20, top_p=0.95, min_p=0.01, seed=11),
+    SamplingSettings(temperature=1.0, seed=13),
 )
 _TOKENS = 72
 _PIECES = (1, 7, 3, 16, 5, 32, 2)
@@ -47,136 +49,143 @@ class ProbeReport:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trace:
+    """What came of one run.
+
+    Attributes:
+        beside: per window the rows of the other slot, which always start at its first token.
+    """
+
     hidden: Float32[np.ndarray, "tokens width"]
     cache: UInt8[np.ndarray, "..."]
-    draws: Int32[np.ndarray, " tokens"]
-    scores: Float32[np.ndarray, " tokens"]
+    beside: tuple[Float32[np.ndarray, "_ width"], ...]
+
+    @property
+    def rows(self) -> int:
+        return len(self.hidden) + sum(len(rows) for rows in self.beside)
 
 
 def probe(programs: Programs, *, vocabulary: int, progress: Progress) -> ProbeReport:
     """Compares every rung with the smallest one. Uses the cache and leaves it empty."""
     rungs = programs.ladder.rungs
     shape = programs.shape
+    # As many as fill the widest window, if two slots of so many fit.
     count = min(
-        _TOKENS, rungs[-1].rows, programs.slot_pages * shape.page_size, (shape.pages - 1) // 2 * shape.page_size
+        max(_TOKENS, rungs[-1].rows), programs.slot_pages * shape.page_size, (shape.pages - 1) // 2 * shape.page_size
     )
     tokens = np.random.default_rng(count).integers(0, vocabulary, count).astype(np.int32)
-    reference = _trace(programs, rung=rungs[0], tokens=tokens)
+    alone = _trace(programs, rung=rungs[0], tokens=tokens[::-1], compared=count)
+    reference = replace(_trace(programs, rung=rungs[0], tokens=tokens), beside=(alone.hidden,))
     refused: dict[Rung, str] = {}
+    rows = 0
     for rung in rungs[1:]:
         progress(f"proving that windows of {rung.rows} rows in {rung.tiles} tiles compute the same bits")
-        difference = _attempt(programs, reference=reference, rung=rung, tokens=tokens)
+        # Whatever a device may say: what cannot be run cannot be proved.
+        try:
+            trace = _trace(programs, rung=rung, tokens=tokens)
+        except Exception as error:
+            refused[rung] = f"it could not be run ({type(error).__name__}: {error})"
+            continue
+        rows += trace.rows
+        difference = _difference(reference, trace)
         if difference is not None:
             refused[rung] = difference
-    proved = _proved_draws(programs, tokens=tokens[: min(count, rungs[0].rows, rungs[0].tiles * TILE_ROWS)])
+    proved = _proved_draws(programs, hidden=alone.hidden)
     for rung in rungs[1:]:
         if rung.rows > proved < programs.ladder.emits[-1]:
             refused.setdefault(rung, f"draws for more than {proved} rows differ")
     programs.clear_cache()
-    ladder = programs.ladder.without(frozenset(refused))
-    return ProbeReport(ladder=ladder, refused=refused, rows=count * (len(rungs) - 1))
+    return ProbeReport(ladder=programs.ladder.without(frozenset(refused)), refused=refused, rows=rows)
 
 
-def _attempt(programs: Programs, *, reference: _Trace, rung: Rung, tokens: Int32[np.ndarray, " tokens"]) -> str | None:
-    try:
-        return _difference(reference, _trace(programs, rung=rung, tokens=tokens))
-    except Exception as error:
-        # Whatever a device may say: what cannot be run cannot be proved.
-        return f"it could not be run ({type(error).__name__}: {error})"
-
-
-def _proved_draws(programs: Programs, *, tokens: Int32[np.ndarray, " tokens"]) -> int:
-    """The largest size of the draw up to which all sizes compute the same bits, whatever the rows are beside."""
-    programs.clear_cache()
+def _proved_draws(programs: Programs, *, hidden: Float32[np.ndarray, "tokens width"]) -> int:
+    """The largest size of the draw up to which all sizes compute the same bits."""
+    hidden = hidden[: programs.ladder.widest.rows]
+    states = jnp.zeros((programs.ladder.widest.rows, hidden.shape[1]), jnp.float32).at[: len(hidden)].set(hidden)
     smallest, *others = programs.ladder.emits
-    rung = programs.ladder.rungs[0]
-    slot = _slot(tokens, pages=tuple(range(1, programs.slot_pages + 1)), settings=_SETTINGS[0])
-    plan = StepPlan(spans=(Span(slot=slot, start=0, tokens=tuple(slot.tokens), emits=len(tokens)),))
-    window = _pack(plan, programs=programs, rung=rung, emits=smallest)
-    for row, settings in enumerate(_SETTINGS * smallest):
-        window.emit_floats[row % smallest] = (settings.temperature, settings.top_p, settings.min_p)
-        window.emit_ints[row % smallest, 3] = settings.top_k
-    states = programs.run_body(window)
-    expected = programs.run_emit(states, window)
+    expected = _drawn(programs, states=states, count=len(hidden), size=smallest)
     proved = smallest
     for size in others:
-        copies = size // smallest
-        ints, floats = np.tile(window.emit_ints, (copies, 1)), np.tile(window.emit_floats, (copies, 1))
         try:
-            result = programs.run_emit(states, replace(window, emit_ints=ints, emit_floats=floats))
+            found = _drawn(programs, states=states, count=len(hidden), size=size)
         except Exception:
             return proved
-        pairs = ((expected.scores, result.scores), (expected.tokens, result.tokens))
-        if any(_differing(np.tile(left, copies), right) is not None for left, right in pairs):
+        if _differing(expected, found) is not None:
             return proved
         proved = size
     return proved
 
 
-def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens"]) -> _Trace:
-    """Runs the tokens through windows of one size, in uneven pieces, beside another slot that holds something else."""
+def _drawn(
+    programs: Programs, *, states: Float32[Array, "rows width"], count: int, size: int
+) -> Int32[np.ndarray, "drawn two"]:
+    """Token and score (as bits) drawn after each of the first `count` rows, `size` at a time, round and round."""
+    most = max(programs.ladder.emits)
+    places = np.arange(-(-count // most) * most, dtype=np.int32) % count
+    results = [_draw(programs, states=states, rows=places[i : i + size]) for i in range(0, len(places), size)]
+    tokens = np.concatenate([result.tokens for result in results])
+    scores = np.concatenate([result.scores for result in results])
+    return np.stack([tokens, scores.view(np.int32)], axis=1)
+
+
+def _draw(
+    programs: Programs, *, states: Float32[Array, "rows width"], rows: Int32[np.ndarray, " emits"]
+) -> WindowResult:
+    ints = np.zeros((len(rows), EMIT_INTS), np.int32)
+    floats = np.zeros((len(rows), EMIT_FLOATS), np.float32)
+    for emit, row in enumerate(rows):
+        settings = _SETTINGS[row % len(_SETTINGS)]
+        ints[emit] = (row, 0, 1, settings.top_k, settings.seed, 0, row + 1)
+        floats[emit] = (settings.temperature, settings.top_p, settings.min_p)
+    nothing = np.zeros((0, 0), np.int32)
+    return programs.run_emit(states, PackedWindow(rows=nothing, tiles=nothing, emit_ints=ints, emit_floats=floats))
+
+
+def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens"], compared: int = _TOKENS) -> _Trace:
+    """Runs the first tokens through windows of one size, in uneven pieces, beside another slot that fills the rest."""
     programs.clear_cache()
     needed = -(-len(tokens) // programs.shape.page_size)
     pages = tuple(range(SCRATCH_PAGE + 1, SCRATCH_PAGE + 1 + needed))
-    thirds = [_slot(tokens, pages=pages, settings=settings) for settings in _SETTINGS]
-    beside = _slot(tokens[::-1], pages=tuple(page + needed for page in pages), settings=_SETTINGS[0])
-    hidden, draws, scores = [], [], []
-    start = step = 0
-    while start < len(tokens):
-        third = start * len(thirds) // len(tokens)
-        end = -(-(third + 1) * len(tokens) // len(thirds))
-        most = min(end - start, _PIECES[step % len(_PIECES)], programs.ladder.emits[-1], rung.rows)
-        plan = _plan(thirds[third], start=start, most=most, beside=beside, rung=rung)
+    slot = _slot(tokens[:compared], pages=pages)
+    beside = _slot(tokens[::-1], pages=tuple(page + needed for page in pages))
+    hidden: list[np.ndarray] = []
+    others: list[np.ndarray] = []
+    while slot.cached < len(slot.tokens):
+        plan = _plan(slot, most=_PIECES[len(hidden) % len(_PIECES)], beside=beside, rung=rung)
+        window = pack(plan, rung=rung, emits=0, page_size=programs.shape.page_size, slot_pages=programs.slot_pages)
+        states = np.asarray(programs.run_body(window))
         count = len(plan.spans[-1].tokens)
-        states, result = _run(programs, plan=plan, rung=rung)
         hidden.append(states[plan.rows - count : plan.rows])
-        draws.append(result.tokens[:count])
-        scores.append(result.scores[:count])
-        start += count
-        step += 1
+        others.append(states[: plan.rows - count])
+        slot.cached += count
     cache = [np.asarray(programs.page(page, layer=layer)) for layer in range(programs.shape.layers) for page in pages]
-    return _Trace(
-        hidden=np.concatenate(hidden),
-        cache=np.stack(cache).view(np.uint8),
-        draws=np.concatenate(draws),
-        scores=np.concatenate(scores),
-    )
+    return _Trace(hidden=np.concatenate(hidden), cache=np.stack(cache).view(np.uint8), beside=tuple(others))
 
 
-def _plan(slot: Slot, *, start: int, most: int, beside: Slot, rung: Rung) -> StepPlan:
-    """The other slot's rows first, so that the ones compared lie elsewhere in each window."""
-    count = min(most, rung.tiles * TILE_ROWS)
-    span = Span(slot=slot, start=start, tokens=tuple(slot.tokens[start : start + count]), emits=count)
-    room = min(rung.rows - count, (rung.tiles - span.tiles) * TILE_ROWS)
+def _plan(slot: Slot, *, most: int, beside: Slot, rung: Rung) -> StepPlan:
+    """The other slot's rows first, so that the slot's own lie elsewhere in each window."""
+    tokens = tuple(slot.tokens[slot.cached : slot.cached + min(most, rung.rows, rung.tiles * TILE_ROWS)])
+    span = Span(slot=slot, start=slot.cached, tokens=tokens, emits=0)
+    room = min(rung.rows - len(tokens), (rung.tiles - span.tiles) * TILE_ROWS)
     if room == 0:
         return StepPlan(spans=(span,))
     other = Span(slot=beside, start=0, tokens=tuple(beside.tokens[:room]), emits=0)
     return StepPlan(spans=(other, span))
 
 
-def _run(programs: Programs, *, plan: StepPlan, rung: Rung) -> tuple[Float32[np.ndarray, "rows width"], WindowResult]:
-    window = _pack(plan, programs=programs, rung=rung, emits=programs.ladder.emits_for(plan.emits))
-    states = programs.run_body(window)
-    return np.asarray(states), programs.run_emit(states, window)
-
-
-def _pack(plan: StepPlan, *, programs: Programs, rung: Rung, emits: int) -> PackedWindow:
-    return pack(plan, rung=rung, emits=emits, page_size=programs.shape.page_size, slot_pages=programs.slot_pages)
-
-
-def _slot(tokens: Int32[np.ndarray, " tokens"], *, pages: tuple[int, ...], settings: SamplingSettings) -> Slot:
+def _slot(tokens: Int32[np.ndarray, " tokens"], *, pages: tuple[int, ...]) -> Slot:
     ids = tuple(int(token) for token in tokens)
-    request = GenerateRequest(request_id="probe", prompt_ids=ids, max_tokens=1, sampling=settings)
+    request = GenerateRequest(request_id="probe", prompt_ids=ids, max_tokens=1)
     return Slot(index=0, request=request, tokens=list(ids), pages=pages, admitted_at=0.0)
 
 
 def _difference(reference: _Trace, other: _Trace) -> str | None:
     """What differs first, in words; `None` when no bit does."""
+    (alone,) = reference.beside
+    beside = [place for rows in other.beside if (place := _differing(alone[: len(rows)], rows)) is not None]
     parts = {
         "hidden row": _differing(reference.hidden, other.hidden),
+        "row beside": beside[0] if beside else None,
         "cache byte row": _differing(reference.cache, other.cache),
-        "draw": _differing(reference.draws, other.draws),
-        "winning score": _differing(reference.scores, other.scores),
     }
     return next((f"{name} {place} differs" for name, place in parts.items() if place is not None), None)
 
@@ -184,6 +193,8 @@ def _difference(reference: _Trace, other: _Trace) -> str | None:
 def _differing(left: np.ndarray, right: np.ndarray) -> int | None:
     if left.shape != right.shape:
         return 0
+    if not left.size:
+        return None
     differs = left.view(np.uint8).reshape(len(left), -1) != right.view(np.uint8).reshape(len(right), -1)
     rows = np.flatnonzero(differs.any(axis=1))
     return int(rows[0]) if rows.size else None

@@ -134,7 +134,7 @@ class Scheduler:
     def plan(self, drafts: Mapping[str, tuple[int, ...]], /) -> StepPlan:
         """Decoding rows first, with their drafts; then prompts, oldest first, as far as rows and tiles go.
 
-        Drafts are cut short before a decoding request, or the oldest prompt, goes without a row.
+        Drafts are cut short before a decoding request goes without a row, and the oldest prompt always has one.
 
         Where not all fit, whoever is left out comes first in the next window.
         """
@@ -143,9 +143,10 @@ class Scheduler:
         decoding = [slot for slot in self.active if slot.is_decoding]
         prompts = sorted((slot for slot in self.active if not slot.is_decoding), key=lambda slot: slot.admitted_at)
         decoding.sort(key=lambda slot: (slot.index - self._turn) % self._limits.slots)
+        kept_back = min(len(prompts), 1)
         for number, slot in enumerate(decoding, start=1):
-            if room.lanes:
-                others = len(decoding) - number + bool(prompts)
+            if min(room.rows, room.tiles) > kept_back:
+                others = len(decoding) - number + kept_back
                 spans.append(room.take(_decoding_span(slot, drafts=drafts, room=room.beside(others))))
             else:
                 self._turn = slot.index

@@ -1,0 +1,1 @@
+"""`outrider exact`: whether replies are the same, token for token, with and without speculation."""

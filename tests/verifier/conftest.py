@@ -1,0 +1,37 @@
+"""Models loaded once for every test of the verifier that needs a real network."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from deployments.lm.quant.linear import Precision
+from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+
+type LoadGolden = Callable[[Precision], LoadedModel]
+
+
+@pytest.fixture(scope="session")
+def load_golden(golden_llama: Path, golden_llama_rope3: Path) -> LoadGolden:
+    """A golden network in some precision, with 8 slots, pages of 16 and up to 7 drafts.
+
+    In f32 the one with eight layers and every rung; else the one with four layers and fewer rungs.
+    """
+
+    @cache
+    def load(precision: Precision) -> LoadedModel:
+        is_full = precision is Precision.F32
+        path = golden_llama / "llama.f16.gguf" if is_full else golden_llama_rope3 / "llama_rope3.f32.gguf"
+        settings = ModelSettings(
+            model_path=str(path),
+            precision=precision,
+            slots=8,
+            context=512,
+            page_size=16,
+            draft_k=7,
+            ladder=(8, 16, 32, 64, 128) if is_full else (8, 16, 32),
+        )
+        return load_model(settings, progress=lambda text: None)
+
+    return load

@@ -1,0 +1,109 @@
+"""A network one can compute by hand: programs that remember tokens in pages and draw from all they read back.
+
+Each draw depends on the whole prefix as it stands in the slot's pages, on the seed, the choice and the position. So a
+row that is written to a wrong place, a page that two slots share, or a refused draft that is read again changes the
+reply, exactly as with a real cache. No JAX is involved, and a window costs microseconds.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from deployments.lm.attention import TILE_ROWS
+from deployments.lm.cache.pages import PageAllocator
+from deployments.messages.generation import FinishReason, GenerateRequest
+from deployments.verifier.drafts import DraftSource
+from deployments.verifier.engine import Engine, EngineSettings
+from deployments.verifier.ladder import build_ladder
+from deployments.verifier.packing import PackedWindow
+from deployments.verifier.programs import Programs, WindowResult
+from deployments.verifier.window import TILE_FIELDS
+from tests.verifier.serving import Reply, Tallies
+
+VOCABULARY = 5
+
+
+def next_token(prefix: Sequence[int], *, seed: int, choice: int) -> int:
+    """What the network says after `prefix`; few tokens, so that guesses are often right."""
+    digest = hashlib.blake2b(bytes(prefix), digest_size=8, key=seed.to_bytes(4) + choice.to_bytes(4)).digest()
+    return int.from_bytes(digest) % VOCABULARY
+
+
+def expected(request: GenerateRequest) -> Reply:
+    """The reply, from the definition."""
+    tokens = list(request.prompt_ids)
+    reply = Reply(finish=FinishReason.LENGTH)
+    while len(reply.tokens) < request.max_tokens:
+        token = next_token(tokens, seed=request.sampling.seed, choice=request.choice)
+        if token in request.end_ids:
+            reply.finish = FinishReason.STOP
+            break
+        tokens.append(token)
+        reply.tokens.append(token)
+    return reply
+
+
+class RecallingPrograms(Programs):
+    """`Programs` of that network."""
+
+    def __init__(self, *, slots: int, context: int, page_size: int, draft_k: int, rows: tuple[int, ...]) -> None:
+        self.ladder = build_ladder(rows, slots=slots, draft_k=draft_k)
+        self.slot_pages = context // page_size
+        self.pages = slots * self.slot_pages + 1
+        self.page_size = page_size
+        self.windows = 0
+        self.failures: list[Exception] = []
+        self.clear_cache()
+
+    def clear_cache(self) -> None:
+        self._memory = np.full((self.pages, self.page_size), 255, np.uint8)
+
+    def run(self, window: PackedWindow, /) -> WindowResult | None:
+        self.windows += 1
+        for token, _, page, offset, _ in window.rows.tolist():
+            self._memory[page, offset] = token
+        if self.failures:
+            raise self.failures.pop()
+        count = len(window.emit_ints)
+        if count == 0:
+            return None
+        draws = np.asarray([self._draw(window, emit=emit) for emit in range(count)], np.int32)
+        live = np.zeros(count, bool)
+        for emit, (_, token, first, *_) in enumerate(window.emit_ints.tolist()):
+            live[emit] = first == 1 or (live[emit - 1] and draws[emit - 1] == token)
+        return WindowResult(tokens=draws, live=live, scores=np.zeros(count, np.float32))
+
+    def _draw(self, window: PackedWindow, *, emit: int) -> int:
+        row, _, _, _, seed, choice, position = window.emit_ints[emit].tolist()
+        if position == 0:
+            return 0  # padding: nothing is ever drawn for the first position
+        tile, lane = divmod(int(window.rows[row, 4]), TILE_ROWS)
+        assert window.tiles[tile, lane] == row
+        assert window.tiles[tile, TILE_ROWS + lane] == window.rows[row, 1] == position - 1
+        text = self._memory[window.tiles[tile, TILE_FIELDS:]].reshape(-1)[:position]
+        return next_token(text.tolist(), seed=seed & 0xFFFFFFFF, choice=choice)
+
+
+def recalling_engine(
+    drafts: DraftSource,
+    *,
+    slots: int = 3,
+    context: int = 64,
+    page_size: int = 4,
+    draft_k: int = 3,
+    rows: tuple[int, ...] = (8, 16),
+    metrics: Tallies | None = None,
+    pages: int | None = None,
+) -> tuple[Engine, RecallingPrograms]:
+    """An engine on it; `pages` makes the cache smaller than the slots could use."""
+    programs = RecallingPrograms(slots=slots, context=context, page_size=page_size, draft_k=draft_k, rows=rows)
+    engine = Engine(
+        EngineSettings(slots=slots, context=context, draft_k=draft_k, page_size=page_size),
+        programs=programs,
+        allocator=PageAllocator(pages or programs.pages, page_size=page_size),
+        drafts=drafts,
+        vocabulary=VOCABULARY,
+        metrics=metrics or Tallies(),
+    )
+    return engine, programs
