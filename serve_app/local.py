@@ -32,6 +32,8 @@ _RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A first start compiles for a minute or two and says how far it is.
     "RAY_SERVE_SLOW_STARTUP_WARNING_S": "600",
+    # Ray starts its workers at niceness 15; a replica is the service itself, not work in the background.
+    "RAY_worker_niceness": "0",
 }
 
 
