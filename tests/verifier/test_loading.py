@@ -1,0 +1,90 @@
+"""From a file to a verifier: settings that do not fit are refused before anything is compiled, and small ones work."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.lm.quant.linear import Precision
+from deployments.messages.errors import CheckpointError, ConfigError
+from deployments.messages.generation import GenerateRequest, SamplingSettings
+from deployments.verifier.drafts import NoDrafts
+from deployments.verifier.ladder import Ladder
+from deployments.verifier.loading import ModelSettings, load_model, say_speculation
+from deployments.verifier.probe import ProbeReport
+from deployments.verifier.window import Rung
+from tests.verifier.serving import Tallies, serve
+
+
+@pytest.fixture
+def settings(golden_llama_rope3: Path) -> ModelSettings:
+    return ModelSettings(
+        model_path=str(golden_llama_rope3 / "llama_rope3.f32.gguf"),
+        precision=Precision.F32,
+        slots=1,
+        context=16,
+        page_size=128,
+        draft_k=0,
+        ladder=(8,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"context": 10**6}, "a context of 1000000 was asked for, but the model was made for"),
+        ({"context": 100, "page_size": 32}, "context 100 must be a multiple of the page size 32"),
+        ({"slots": 0}, "must each be at least 1"),
+        ({"context": 0}, "must each be at least 1"),
+        ({"page_size": -1}, "must each be at least 1"),
+        ({"ladder": (4,)}, "must rise from at least 8 rows"),
+        ({"slots": 9}, "fewer than the 9 slots"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: ModelSettings, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load_model(replace(settings, **changes), progress=lambda text: None)
+
+
+def test_a_missing_file_is_refused(settings: ModelSettings, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not exist"):
+        load_model(replace(settings, model_path=str(tmp_path / "none.gguf")), progress=lambda text: None)
+
+
+def test_the_smallest_verifier_there_can_be(settings: ModelSettings, golden_llama_rope3: Path) -> None:
+    """One slot of one page, shorter than the page asked for; and it says how far it is."""
+    said: list[str] = []
+    model = load_model(settings, progress=said.append)
+
+    assert model.settings.page_size == model.settings.context == 16
+    assert (model.architecture, model.config.vocabulary) == ("llama", 512)
+    assert said[0] == "reading llama_rope3.f32.gguf"
+    assert "compiled 2 of 2 programs" in said
+    assert said[-1].startswith("ready after")
+    request = GenerateRequest(
+        request_id="r", prompt_ids=(1, 2, 3), max_tokens=13, sampling=SamplingSettings(temperature=0.0)
+    )
+    replies = serve(model.engine(drafts=NoDrafts(), metrics=Tallies()), [request])
+    assert len(replies["r"].tokens) == 13
+
+
+@pytest.mark.parametrize("kind", ["ngram", None])
+def test_the_start_up_line_says_what_speculates(capsys: pytest.CaptureFixture[str], kind: str | None) -> None:
+    rung = Rung(rows=8, tiles=8)
+    report = ProbeReport(ladder=Ladder(rungs=(rung,), emits=(8,)), refused={rung: "differs"}, rows=0)
+    say_speculation(kind, draft_k=3, reason="by hand", report=report)
+    line = json.loads(capsys.readouterr().err)
+
+    assert line == {
+        "event": "speculation",
+        "used": kind is not None,
+        "method": kind,
+        "draft_k": 3 if kind else 0,
+        "gated": False,
+        "reason": "by hand",
+        "message": "speculation: not gated on this chip" if kind else "speculation: off",
+        "rungs": 1,
+        "refused_rungs": 1,
+    }
