@@ -52,52 +52,75 @@ class Service:
     logs: Path
 
 
-@contextmanager
-def serving(config: AppConfig, *, host: str = "127.0.0.1", port: int = 8000, quiet: bool = False) -> Iterator[Service]:
-    """Runs the application until the block ends.
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Ray and Serve on this machine, with nothing served yet.
 
-    Args:
-        port: 0 takes a free one.
-        quiet: keep the replicas' output out of this process's.
-
-    Raises:
-        ConfigError: the port is taken, or the configuration cannot work.
-        OutriderError: the application did not start; the sentence says why.
+    Attributes:
+        url: where the applications will answer.
     """
-    port = port or free_port(host)
-    require_free(host, port=port)
-    with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder, _cluster(folder, quiet):
-        serve.start(http_options={"host": host, "port": port}, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
+
+    url: str
+    logs: Path
+
+    @contextmanager
+    def runs(self, config: AppConfig, /) -> Iterator[Service]:
+        """Runs the application until the block ends; then another one may.
+
+        Raises:
+            ConfigError: the configuration cannot work.
+            OutriderError: the application did not start; the sentence says why.
+        """
         try:
-            url = f"http://{_reachable(host)}:{port}"
             try:
                 serve.run(build(config), name=APP, route_prefix="/", logging_config=_SERVE_LOGGING)
             except RuntimeError as error:
                 raise OutriderError(f"the application did not start: {_reason(error)}") from error
-            yield Service(url=url, model=_served_model(url), logs=Path(folder) / "session_latest" / "logs")
+            yield Service(url=self.url, model=_served_model(self.url), logs=self.logs)
         finally:
             # Not `serve.shutdown`: it waits for the controller to be killed, which Ray then reports as a failure.
             serve.delete(APP)
 
 
 @contextmanager
-def _cluster(folder: str, quiet: bool) -> Iterator[None]:
+def serving(config: AppConfig, *, host: str = "127.0.0.1", port: int = 8000, quiet: bool = False) -> Iterator[Service]:
+    """Runs the application on a cluster of its own until the block ends; for parameters and errors see both."""
+    with cluster(host=host, port=port, quiet=quiet) as machine, machine.runs(config) as service:
+        yield service
+
+
+@contextmanager
+def cluster(*, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> Iterator[Cluster]:
+    """Runs Ray and Serve until the block ends; a process can have one at a time.
+
+    Args:
+        port: 0 takes a free one.
+        quiet: keep the replicas' output out of this process's.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    port = port or free_port(host)
+    require_free(host, port=port)
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    try:
-        with _undisturbed():
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=not quiet,
-                logging_level=logging.ERROR,
-                _temp_dir=folder,
-                _node_ip_address="127.0.0.1",
-            )
-        yield
-    finally:
-        ray.shutdown()
+    with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder:
+        try:
+            with _undisturbed():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=not quiet,
+                    logging_level=logging.ERROR,
+                    _temp_dir=folder,
+                    _node_ip_address="127.0.0.1",
+                )
+            options = {"host": host, "port": port}
+            serve.start(http_options=options, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
+            yield Cluster(url=f"http://{_reachable(host)}:{port}", logs=Path(folder) / "session_latest" / "logs")
+        finally:
+            ray.shutdown()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from deployments.ingress.clients import TokenizerClient, VerifierClient
 from deployments.messages.generation import SpeculationSettings
 from deployments.verifier.loading import load_model
 from serve_app.config import AppConfig
-from serve_app.local import APP, serving
+from serve_app.local import APP, Cluster, cluster
 from serve_app.prompts import load_prompts
 from serve_app.proving.asking import replies_to
 from serve_app.proving.comparison import Reply
@@ -89,16 +89,20 @@ class Prover:
         with tempfile.TemporaryDirectory(prefix="outrider-exact-") as folder:
             oracle = Path(folder) / "oracle.json"
             oracle.write_text("[]")
-            self._serve({"kind": "off"}, ask=self._ask_plain)
-            self._serve({"kind": "ngram"}, ask=self._ask_ngram)
-            self._serve({"kind": "random", "vocabulary": self._vocabulary}, ask=self._ask_random)
-            self._serve({"kind": "oracle", "path": str(oracle)}, ask=partial(self._ask_oracle, oracle=oracle))
+            with cluster(quiet=True) as machine:
+                serve_with = partial(self._serve, machine)
+                serve_with({"kind": "off"}, ask=self._ask_plain)
+                serve_with({"kind": "ngram"}, ask=self._ask_ngram)
+                serve_with({"kind": "random", "vocabulary": self._vocabulary}, ask=self._ask_random)
+                serve_with({"kind": "oracle", "path": str(oracle)}, ask=partial(self._ask_oracle, oracle=oracle))
             self._force_rungs(oracle)
         return Proof(rows=self._rows)
 
-    def _serve(self, drafter: dict[str, Any], *, ask: Callable[[VerifierClient], Coroutine[Any, Any, None]]) -> None:
+    def _serve(
+        self, machine: Cluster, drafter: dict[str, Any], *, ask: Callable[[VerifierClient], Coroutine[Any, Any, None]]
+    ) -> None:
         self._say(f"drafter {drafter['kind']}: starting the graph")
-        with serving(self._config(drafter), port=0, quiet=True):
+        with machine.runs(self._config(drafter)):
             asyncio.run(ask(VerifierClient(serve.get_deployment_handle("verifier", APP))))
 
     def _config(self, drafter: dict[str, Any]) -> AppConfig:

@@ -8,6 +8,8 @@ import pytest
 from serve_app.local import Service
 from tests.graph.stage import Stage, app_config, stage
 
+_ORDER = ("golden_service", "oracle_service", "smollm2_path")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every other application costs a start, so tests of one stay together."""
@@ -20,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _order(item: pytest.Item) -> int:
     names = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
-    return next((rank for rank, name in enumerate(("golden_service", "oracle_service")) if name in names), 2)
+    return next((rank for rank, name in enumerate(_ORDER) if name in names), len(_ORDER))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One running application at a time, as Ray allows a process no more, and what tests of it look at again and again."""
+"""One cluster with one application at a time, and what tests of it look at again and again."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from ray import serve
 
 from deployments.ingress.clients import TokenizerClient, VerifierClient
 from serve_app.config import AppConfig
-from serve_app.local import APP, Service, serving
+from serve_app.local import APP, Cluster, Service, cluster
 
 type Labels = frozenset[tuple[str, str]]
 
@@ -23,7 +23,8 @@ type Labels = frozenset[tuple[str, str]]
 class Stage:
     """Keeps the last application running until another one is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Cluster, /) -> None:
+        self._machine = machine
         self._stack = ExitStack()
         self._config: AppConfig | None = None
         self._service: Service | None = None
@@ -31,7 +32,7 @@ class Stage:
     def service(self, config: AppConfig, /) -> Service:
         if self._service is None or config != self._config:
             self.clear()
-            self._service = self._stack.enter_context(serving(config, port=0, quiet=True))
+            self._service = self._stack.enter_context(self._machine.runs(config))
             self._config = config
         return self._service
 
@@ -102,8 +103,9 @@ def replica_pids(deployment: str, /) -> set[int]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    made = Stage()
-    try:
-        yield made
-    finally:
-        made.clear()
+    with cluster(quiet=True) as machine:
+        made = Stage(machine)
+        try:
+            yield made
+        finally:
+            made.clear()
