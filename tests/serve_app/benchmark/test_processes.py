@@ -9,14 +9,14 @@ from tests.serve_app.benchmark.stage import becomes, sleeper
 
 
 def test_a_replica_is_found_by_its_title_and_goes_on_whatever_happens() -> None:
-    with sleeper("ray::ServeReplica:outrider:drafter") as drafter, sleeper():
+    with sleeper("ray::ServeReplica:outrider:nightwatch") as drafter, sleeper():
         assert becomes(drafter.pid, "S")
-        assert replicas("drafter", root=os.getpid()) == (drafter.pid,)
+        assert replicas("nightwatch", root=os.getpid()) == (drafter.pid,)
         with pytest.raises(RuntimeError, match="in between"):
             meet_halted(drafter.pid)
         assert becomes(drafter.pid, "S")
         idle = measure_idle(root=os.getpid(), seconds=0.1)
-        assert {"drafter", "ray"} <= set(idle.percent)
+        assert {"nightwatch", "ray"} <= set(idle.percent)
         assert idle.total_percent == sum(idle.percent.values()) >= 0
 
 
