@@ -69,10 +69,13 @@ def run(
         }
     )
     print(f"starting {path.name}: Ray, then the model; the first start also compiles (a minute or two)", flush=True)
-    signal.signal(signal.SIGINT, _Interrupt())
+    interrupt = _Interrupt()
+    interrupt.listen()
     try:
         with serving(config, host=host, port=port) as service:
-            print(_welcome(url=service.url, model=service.model), flush=True)
+            # Again: Ray, when it starts, takes SIGTERM for itself.
+            interrupt.listen()
+            print(_welcome(url=service.url, model=service.model, needs_key=bool(api_keys_file)), flush=True)
             threading.Event().wait()
     except KeyboardInterrupt:
         print("stopped", flush=True)
@@ -170,10 +173,14 @@ def main() -> None:
 
 
 class _Interrupt:
-    """Ctrl-C stops the command once, whatever it is doing; pressed again it must not cut the clearing up short."""
+    """Ctrl-C, a polite kill or a closed terminal stops the command; a second one must not cut the clearing up short."""
 
     def __init__(self) -> None:
         self._stopping = False
+
+    def listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self)
 
     def __call__(self, *_: object) -> None:
         if not self._stopping:
@@ -182,12 +189,13 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
-def _welcome(*, url: str, model: str) -> str:
+def _welcome(*, url: str, model: str, needs_key: bool) -> str:
+    key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Name three rivers."}], "stream": True})
     return f"""
 ready: {url}/v1   (model id: {model})
 
-  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'
+  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'
 
 metrics: {url}/metrics   stop with Ctrl-C
 """

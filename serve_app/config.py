@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
 from deployments.lm.drafting.build import StrategySettings
 from deployments.lm.drafting.ngram import NgramSettings
@@ -182,12 +183,16 @@ class AppConfig(Section):
             max_queue=section.max_queue,
         )
 
+    def api_keys(self) -> tuple[str, ...]:
+        """The keys themselves, which stay in this process. Raises `ConfigError` when they cannot be read."""
+        return _api_keys(self.ingress)
+
     def ingress_settings(self) -> IngressSettings:
         """What the ingress is told. Raises `ConfigError` when the keys cannot be read."""
         section = self.ingress
         return IngressSettings(
             served_model=self._served_name(),
-            api_keys=_api_keys(section),
+            api_key_digests=tuple(key_digest(key) for key in self.api_keys()),
             max_in_flight=section.max_in_flight,
             max_choices=section.max_choices,
             max_body_bytes=section.max_body_bytes,

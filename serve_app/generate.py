@@ -11,6 +11,7 @@ from deployments.ingress.statistics import timings
 from deployments.lm.drafting.build import build_strategy
 from deployments.lm.drafting.ngram import NgramSettings
 from deployments.lm.quant.linear import Precision
+from deployments.messages.errors import ContextTooLong
 from deployments.messages.generation import (
     ChatTurn,
     EncodedPrompt,
@@ -48,6 +49,11 @@ def generate_reply(model: str, *, options: GenerateOptions, write: Callable[[str
     path = resolve_model(model)
     tokenizer = TokenizerServer(model=str(path), locate=resolve_model, metrics=ReplicaMetrics())
     prompt, table = asyncio.run(_encode(tokenizer, prompt=options.prompt))
+    room = options.context - len(prompt.token_ids)
+    if room < 1:
+        raise ContextTooLong(
+            f"the prompt has {len(prompt.token_ids)} tokens and the context holds {options.context}; raise --ctx"
+        )
     loaded = load_model(
         ModelSettings(
             model_path=str(path),
@@ -67,7 +73,7 @@ def generate_reply(model: str, *, options: GenerateOptions, write: Callable[[str
         GenerateRequest(
             request_id="generate",
             prompt_ids=prompt.token_ids,
-            max_tokens=min(options.max_tokens, options.context - len(prompt.token_ids)),
+            max_tokens=min(options.max_tokens, room),
             sampling=SamplingSettings(temperature=options.temperature, seed=options.seed & 0xFFFFFFFF),
             end_ids=table.end_ids,
         )

@@ -76,7 +76,7 @@ class Cluster:
                 serve.run(build(config), name=APP, route_prefix="/", logging_config=_SERVE_LOGGING)
             except RuntimeError as error:
                 raise OutriderError(f"the application did not start: {_reason(error)}") from error
-            yield Service(url=self.url, model=_served_model(self.url), logs=self.logs)
+            yield Service(url=self.url, model=_served_model(self.url, keys=config.api_keys()), logs=self.logs)
         finally:
             # Not `serve.shutdown`: it waits for the controller to be killed, which Ray then reports as a failure.
             serve.delete(APP)
@@ -99,6 +99,7 @@ def cluster(*, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> I
 
     Raises:
         ConfigError: the port is taken.
+        OutriderError: Ray did not start.
     """
     port = port or free_port(host)
     require_free(host, port=port)
@@ -107,20 +108,28 @@ def cluster(*, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> I
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder:
         try:
-            with _undisturbed():
-                ray.init(
-                    address="local",
-                    include_dashboard=False,
-                    log_to_driver=not quiet,
-                    logging_level=logging.ERROR,
-                    _temp_dir=folder,
-                    _node_ip_address="127.0.0.1",
-                )
+            _start_ray(folder, quiet=quiet)
             options = {"host": host, "port": port}
             serve.start(http_options=options, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
             yield Cluster(url=f"http://{_reachable(host)}:{port}", logs=Path(folder) / "session_latest" / "logs")
         finally:
             ray.shutdown()
+
+
+def _start_ray(folder: str, *, quiet: bool) -> None:
+    try:
+        with _undisturbed():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=not quiet,
+                logging_level=logging.ERROR,
+                _temp_dir=folder,
+                _node_ip_address="127.0.0.1",
+            )
+    except Exception as error:  # of no particular type: Ray raises bare ones where the machine is too slow for it
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise OutriderError(f"Ray did not start on this machine: {reason[0]}") from error
 
 
 @contextmanager
@@ -140,9 +149,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now."""
+    """A port nobody listens on now. Raises `ConfigError` when the host is not one of this machine's."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ConfigError(f"{host} cannot be listened on ({error.strerror}); choose another --host") from error
         number: int = probe.getsockname()[1]
     return number
 
@@ -155,7 +167,7 @@ def require_free(host: str, *, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port"
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another --port or --host"
             ) from error
 
 
@@ -163,10 +175,11 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
 
 
-def _served_model(url: str) -> str:
-    answer = httpx.get(f"{url}/v1/models", timeout=60.0)
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        return "MODEL"
+def _served_model(url: str, *, keys: tuple[str, ...]) -> str:
+    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+    answer = httpx.get(f"{url}/v1/models", headers=headers, timeout=60.0)
+    if not answer.is_success:
+        raise OutriderError(f"the application started but does not say what it serves: {answer.text[:200]}")
     model: str = answer.json()["data"][0]["id"]
     return model
 

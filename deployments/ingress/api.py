@@ -117,7 +117,8 @@ class _Generation:
     async def _checked(self, request: GenerationBody, /, *, choices: int) -> Facts:
         if choices > self._max_choices:
             raise FieldError(
-                f"n times the number of prompts should be at most {self._max_choices} here, not {choices}.", "n"
+                f"n times the number of prompts should be at most {self._max_choices} here, not {choices}.",
+                "n" if (request.n or 1) > 1 else "prompt",
             )
         facts = await self._source.facts()
         if request.model != facts.model:

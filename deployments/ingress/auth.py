@@ -9,10 +9,10 @@ _SCHEME = "bearer"
 
 
 class ApiKeys:
-    """The keys a client may present; none at all leaves the API open."""
+    """The keys a client may present, by their digests; none at all leaves the API open."""
 
-    def __init__(self, *, keys: tuple[str, ...]) -> None:
-        self._digests = tuple(_digest(key) for key in keys)
+    def __init__(self, *, digests: tuple[str, ...]) -> None:
+        self._digests = digests
 
     def check(self, authorization: str | None, /) -> None:
         """Checks the value of the `Authorization` header.
@@ -25,11 +25,12 @@ class ApiKeys:
         scheme, _, key = (authorization or "").strip().partition(" ")
         if scheme.lower() != _SCHEME or not key.strip():
             raise Unauthorized("No API key was given; send it as 'Authorization: Bearer KEY'.")
-        presented = _digest(key.strip())
+        presented = key_digest(key.strip())
         # Every key is compared, so that time does not tell which one came close.
         if not sum(hmac.compare_digest(presented, digest) for digest in self._digests):
             raise Unauthorized("The API key is not accepted here; check it with the operator of this server.")
 
 
-def _digest(key: str, /) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def key_digest(key: str, /) -> str:
+    """What replicas are told of a key: its SHA-256 in hexadecimal, since Ray keeps their settings in the clear."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -6,7 +6,7 @@ limit on ongoing requests, so that a full verifier still answers a health probe.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -33,6 +33,9 @@ from deployments.messages.generation import (
 
 _SMALL_TEXT = 256 * 1024
 """Characters; four bytes each, and a token id of five bytes for each, stay well below the transport's cap."""
+
+_PATIENCE_S = 3.0
+"""How long a reply may take to begin, and a replica to answer, before a caller is told that the verifier is away."""
 
 _AWAY = (
     RayActorError,
@@ -107,10 +110,15 @@ class TokenizerClient:
 
 
 class VerifierClient:
-    """`VerifierPort` over a handle of the verifier deployment."""
+    """`VerifierPort` over a handle of the verifier deployment.
 
-    def __init__(self, handle: DeploymentHandle[Any], /) -> None:
+    Args:
+        patience_s: how long a reply may take to begin before it is asked whether a replica is there at all.
+    """
+
+    def __init__(self, handle: DeploymentHandle[Any], /, *, patience_s: float = _PATIENCE_S) -> None:
         self._handle = handle
+        self._patience_s = patience_s
         self._generate = handle.options(method_name="generate", stream=True, _by_reference=False)
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
@@ -118,12 +126,32 @@ class VerifierClient:
         ended = False
         try:
             with translated("verifier"):
-                async for chunk in response:
+                chunks = aiter(response)
+                yield await self._first(chunks)
+                async for chunk in chunks:
                     yield chunk
             ended = True
         finally:
             if not ended:
                 response.cancel()
+
+    async def _first(self, chunks: AsyncIterator[TokenChunk], /) -> TokenChunk:
+        """The first chunk. Serve holds a call back while there is no replica; a client is told instead of kept waiting.
+
+        Raises:
+            Unavailable: nothing came, and no replica answers either.
+        """
+        waiting = asyncio.ensure_future(anext(chunks))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self._patience_s))[0]:
+                # A replica that answers has the request in its queue: then waiting is right.
+                async with asyncio.timeout(self._patience_s):
+                    await self.card()
+            return await waiting
+        except (TimeoutError, StopAsyncIteration) as error:
+            raise _away("verifier") from error
+        finally:
+            waiting.cancel()
 
     async def card(self) -> ModelCard:
         cards: list[ModelCard] = await gathered(self._handle, method="card", part="verifier")

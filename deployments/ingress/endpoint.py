@@ -27,8 +27,8 @@ class Door:
     def __init__(self, *, settings: IngressSettings, counters: Counters) -> None:
         self._settings = settings
         self._counters = counters
-        self._keys = ApiKeys(keys=settings.api_keys)
-        self._open = ApiKeys(keys=())
+        self._keys = ApiKeys(digests=settings.api_key_digests)
+        self._open = ApiKeys(digests=())
 
     def closed(self, handler: Handler, /, *, route: str) -> "Endpoint":
         """An endpoint that asks for a key, if there are keys."""

@@ -11,7 +11,7 @@ class IngressSettings:
 
     Attributes:
         served_model: the id clients must name; `None` takes the verifier's own.
-        api_keys: accepted bearer tokens; empty leaves the API open.
+        api_key_digests: `key_digest` of each accepted bearer token; empty leaves the API open.
         max_in_flight: choices (replies, not requests) that may be generated at once through one ingress replica.
         max_choices: the most choices one request may ask for: `n` times its prompts.
         max_body_bytes: a longer body is refused with 413.
@@ -22,7 +22,7 @@ class IngressSettings:
     """
 
     served_model: str | None = None
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_digests: tuple[str, ...] = field(default=(), repr=False)
     max_in_flight: int = 256
     max_choices: int = 16
     max_body_bytes: int = 4 * 1024 * 1024
@@ -44,5 +44,3 @@ class IngressSettings:
                 f"ingress max_choices ({self.max_choices}) must not exceed max_in_flight ({self.max_in_flight}), "
                 "or the largest requests could never be admitted"
             )
-        if any(not key.strip() for key in self.api_keys):
-            raise ConfigError("an API key is empty; remove the empty line or entry")

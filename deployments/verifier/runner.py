@@ -110,8 +110,11 @@ class EngineRunner:
             while self._take_commands():
                 self._hand_over(self._step())
         finally:
-            self._engine.fail_all(_stopped())
-            self._call(self._end_streams)
+            try:
+                self._engine.fail_all(_stopped())
+            finally:
+                # Whatever a dead device raises, nobody is left waiting.
+                self._call(self._end_streams)
 
     def _take_commands(self) -> bool:
         """Carries out what has been asked; sleeps while the engine is idle. Says whether to go on."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from deployments.messages.errors import Unavailable
+from deployments.messages.errors import OutriderError, Unavailable
 from deployments.messages.generation import GenerateRequest, SpeculationSettings
 from deployments.messages.ports import VerifierPort
 from serve_app.proving.comparison import Replies, Reply
@@ -20,6 +20,9 @@ async def replies_to(
 
     Args:
         streams: how many are in the batch at once; the next one begins when one ends.
+
+    Raises:
+        OutriderError: the verifier gave up one of them; the others are cancelled.
     """
     waiting = deque(questions)
     replies: dict[str, Reply] = {}
@@ -30,16 +33,27 @@ async def replies_to(
             request = msgspec.structs.replace(question.request, speculation=speculation)
             replies[question.name] = await _reply(request, verifier=verifier)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(streams):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(streams):
+                group.create_task(work())
+    except* OutriderError as failed:
+        raise _first(failed) from None
     return replies
 
 
+def _first(failed: BaseExceptionGroup[OutriderError]) -> OutriderError:
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 async def _reply(request: GenerateRequest, *, verifier: VerifierPort) -> Reply:
-    token_ids: list[int] = []
-    async for chunk in verifier.generate(request):
-        token_ids += chunk.token_ids
-        if chunk.finish_reason is not None:
-            return Reply(token_ids=tuple(token_ids), finish_reason=chunk.finish_reason, statistics=chunk.statistics)
-    raise Unavailable(f"the reply to {request.request_id} stopped without an end; run the proof again")
+    chunks = [chunk async for chunk in verifier.generate(request)]
+    reason = chunks[-1].finish_reason if chunks else None
+    if reason is None:
+        raise Unavailable(f"the reply to {request.request_id} stopped without an end; run the proof again")
+    return Reply(
+        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        finish_reason=reason,
+        statistics=chunks[-1].statistics,
+    )

@@ -68,7 +68,9 @@ async def ask_all(
             for mode in Mode
         ]
     if not questions:
-        raise ConfigError(f"none of the {len(prompts)} prompts fits a context of {context}; raise --ctx")
+        raise ConfigError(
+            f"none of the {len(prompts)} prompts fits a context of {context} with {tokens} tokens of reply; raise --ctx"
+        )
     return tuple(questions)
 
 

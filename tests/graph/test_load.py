@@ -36,9 +36,11 @@ async def test_two_hundred_requests_with_random_cancels_leave_nothing(golden_ser
         outcomes = Counter(await asyncio.gather(*(one(body, leaves) for body, leaves in plans)))
     assert outcomes.keys() <= {"200", "left"}, outcomes
     assert min(outcomes["200"], outcomes["left"]) > REQUESTS // 10, outcomes
-    after = until(lambda: metrics(golden_service.url), holds=idle, within_s=10.0)
-    assert {name: after.total(name) for name in LOAD_GAUGES} == dict.fromkeys(LOAD_GAUGES, 0.0)
-    assert after.total("drafter_sessions") == after.total("drafter_tokens_held") == 0
+    # A drafter that was left alone for being late hears which requests ended when it is asked again.
+    gauges = (*LOAD_GAUGES, "drafter_sessions", "drafter_tokens_held")
+    after = until(
+        lambda: metrics(golden_service.url), holds=lambda page: not any(map(page.total, gauges)), within_s=20.0
+    )
     assert after.total("windows_failed_total") == before.total("windows_failed_total")
     left = after.total("requests_cancelled_total") - before.total("requests_cancelled_total")
     ended = after.total("requests_finished_total") - before.total("requests_finished_total")

@@ -30,6 +30,9 @@ class _Stream:
         for step in self._steps:
             if isinstance(step, BaseException):
                 raise step
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+                continue
             yield step
 
 
@@ -158,3 +161,21 @@ async def test_replicas_that_fail_are_left_out_while_one_answers() -> None:
     handle.answers = [RuntimeError()]
     with pytest.raises(Unavailable):
         await DrafterClient(_as_handle(handle)).metrics()
+
+
+async def test_a_client_is_told_when_no_replica_is_there_to_begin_its_reply() -> None:
+    stream = _Stream([asyncio.Event()])
+    client = VerifierClient(_as_handle(_Handle(stream=stream, answers=[ActorDiedError()])), patience_s=0.01)
+    with pytest.raises(Unavailable):
+        await anext(client.generate(_REQUEST))
+    assert stream.cancelled
+
+
+async def test_a_reply_that_waits_for_a_slot_may_take_its_time() -> None:
+    turn = asyncio.Event()
+    stream = _Stream([turn, TokenChunk(token_ids=(1,))])
+    handle = _Handle(stream=stream, answers=["a card"])
+    asyncio.get_running_loop().call_later(0.1, turn.set)
+    client = VerifierClient(_as_handle(handle), patience_s=0.01)
+    assert [chunk.token_ids async for chunk in client.generate(_REQUEST)] == [(1,)]
+    assert len(handle.calls) > 2

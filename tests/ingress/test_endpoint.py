@@ -2,12 +2,20 @@
 
 import pytest
 
+from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
 from tests.ingress.conftest import Serve, error_of
 
 
 async def test_keys_close_the_api_and_leave_probes_open(serve: Serve) -> None:
-    async with serve(settings=IngressSettings(api_keys=("one", "two"))) as running:
+    async with serve(
+        settings=IngressSettings(
+            api_key_digests=(
+                key_digest("one"),
+                key_digest("two"),
+            )
+        )
+    ) as running:
         statuses = {path: (await running.http.get(path)).status_code for path in ("/health", "/metrics", "/v1/models")}
         none = await running.post_chat()
         wrong = await running.http.post(

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
 from tests.ingress.conftest import Serve
 from tests.ingress.fakes import MODEL
@@ -105,7 +106,7 @@ async def test_the_content_type_does_not_matter(serve: Serve, content_type: str 
 
 
 async def test_a_key_of_odd_bytes_is_refused(serve: Serve) -> None:
-    async with serve(settings=IngressSettings(api_keys=("one",))) as running:
+    async with serve(settings=IngressSettings(api_key_digests=(key_digest("one"),))) as running:
         headers = {b"authorization": b"Bearer \xff\xfe\x80"}
         response = await running.http.post("/v1/chat/completions", content=_GOOD + b"}", headers=headers)
     assert response.status_code == 401

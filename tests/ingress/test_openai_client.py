@@ -9,6 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionUserMessageParam
 
+from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
 from deployments.messages.errors import QueueFull, Unavailable
 from tests.ingress.conftest import Running, Serve
@@ -80,7 +81,7 @@ async def test_breaking_off_a_stream_frees_the_slot(serve: Serve) -> None:
 
 
 async def test_errors_are_the_packages_own(serve: Serve) -> None:
-    settings = IngressSettings(api_keys=("right",))
+    settings = IngressSettings(api_key_digests=(key_digest("right"),))
     async with serve(settings=settings, context=100) as running, _client(running, key="right") as client:
         with pytest.raises(openai.NotFoundError) as missing:
             await client.chat.completions.create(model="gpt-4o", messages=_HELLO)

@@ -223,3 +223,18 @@ async def test_a_runner_that_never_started_can_be_stopped_and_serves_nobody() ->
     with pytest.raises(Unavailable, match="has stopped"):
         await one.collect(request())
     one.runner.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_device_that_is_gone_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Served()
+
+    def gone(*_: object) -> None:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(one.programs, "run", gone)
+    monkeypatch.setattr(one.programs, "clear_cache", gone)
+    one.runner.start()
+    with pytest.raises(Unavailable, match="has stopped"):
+        await asyncio.wait_for(one.collect(request()), 5)
+    assert not one.runner.is_running
