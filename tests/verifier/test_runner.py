@@ -237,4 +237,5 @@ async def test_a_device_that_is_gone_leaves_nobody_waiting(monkeypatch: pytest.M
     one.runner.start()
     with pytest.raises(Unavailable, match="has stopped"):
         await asyncio.wait_for(one.collect(request()), 5)
+    await asyncio.to_thread(one.runner.stop)
     assert not one.runner.is_running
