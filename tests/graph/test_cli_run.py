@@ -181,7 +181,8 @@ def test_a_taken_port_is_one_sentence_and_status_1(golden_llama: Path) -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert re.fullmatch(rf"outrider: port {port} on 127\.0\.0\.1 cannot be used .*--port\n", done.stderr)
+    sentence = rf"outrider: port {port} on 127\.0\.0\.1 cannot be used .*; choose another --port.*\n"
+    assert re.fullmatch(sentence, done.stderr)
 
 
 def test_a_context_the_model_was_not_made_for_is_said_at_the_end(golden_llama: Path) -> None:
