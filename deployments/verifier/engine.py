@@ -59,7 +59,6 @@ class Engine:
         widest = programs.ladder.widest
         limits = Limits(slots=settings.slots, context=settings.context, rows=widest.rows, tiles=widest.tiles)
         self.scheduler = Scheduler(limits, allocator=allocator)
-        self._allocator = allocator
         self._settings = settings
         self._programs = programs
         self._drafts = drafts
@@ -94,9 +93,8 @@ class Engine:
         if self.scheduler.cancel(request_id):
             self._drafts.close(request_id, reason="cancelled")
             self._metrics.add("requests_cancelled")
-            self._set_gauges()
             # No window may follow to say so.
-            self._show_load()
+            self._set_gauges()
 
     def step(self) -> list[Delivery]:
         """Runs one window, if there is anything to run, and returns what it brought."""
@@ -132,7 +130,6 @@ class Engine:
         for request_id in ids:
             self._drafts.close(request_id, reason="failed")
         self._set_gauges()
-        self._show_load()
         return [Delivery(request_id=request_id, error=error) for request_id in ids]
 
     def _collect_drafts(self) -> Drafts:
@@ -226,13 +223,9 @@ class Engine:
         self._metrics.observe("window_seconds", value=device, labels=(str(rows),))
         self._metrics.observe("host_seconds", value=host)
         self._metrics.observe("window_occupancy", value=plan.rows / rows)
-        self._show_load()
-
-    def _show_load(self) -> None:
         self._set_gauges()
 
     def _set_gauges(self) -> None:
         self._metrics.set("active_slots", value=len(self.scheduler.active))
         self._metrics.set("waiting_requests", value=self.scheduler.waiting)
         self._metrics.set("pages_in_use", value=self.scheduler.pages_in_use)
-        self._metrics.set("pages_in_use", value=self._allocator.in_use)
