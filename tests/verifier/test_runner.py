@@ -24,13 +24,15 @@ class Gate:
         self._run = programs.run
         self._changed = threading.Condition()
         self._is_open = True
+        self._passes = 0
         self._is_waited_at = False
 
     def run(self, window: PackedWindow, /) -> WindowResult | None:
         with self._changed:
             self._is_waited_at = True
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._is_open, 10)
+            assert self._changed.wait_for(lambda: self._is_open or self._passes > 0, 10)
+            self._passes = max(self._passes - 1, 0)
             self._is_waited_at = False
         return self._run(window)
 
@@ -39,6 +41,12 @@ class Gate:
             self._is_open = True
             self._changed.notify_all()
 
+    def let_through(self, windows: int, /) -> None:
+        """Closes it behind so many windows; before the first request, so that none can slip by."""
+        with self._changed:
+            self._is_open = False
+            self._passes = windows
+
     async def closed(self) -> None:
         """Closes it, and returns once a window waits there."""
         await asyncio.to_thread(self._close)
@@ -46,7 +54,7 @@ class Gate:
     def _close(self) -> None:
         with self._changed:
             self._is_open = False
-            assert self._changed.wait_for(lambda: self._is_waited_at, 10)
+            assert self._changed.wait_for(lambda: self._is_waited_at and self._passes == 0, 10)
 
 
 class Served:
@@ -109,6 +117,7 @@ async def test_many_replies_at_once(served: Served) -> None:
 
 
 async def test_a_full_house_is_said_at_once(served: Served) -> None:
+    served.gate.let_through(0)
     await_gate = asyncio.create_task(served.gate.closed())
     tasks = [asyncio.create_task(served.collect(request(number))) for number in range(8)]
     await await_gate
@@ -123,6 +132,7 @@ async def test_a_full_house_is_said_at_once(served: Served) -> None:
 
 async def test_closing_a_stream_cancels_its_request(served: Served) -> None:
     """Within one window: the gate is closed while the stream is, so not a single one more is run for it."""
+    served.gate.let_through(1)
     stream = served.runner.generate(request(tokens=50))
     assert await anext(stream)
     await served.gate.closed()
@@ -137,6 +147,7 @@ async def test_closing_a_stream_cancels_its_request(served: Served) -> None:
 
 
 async def test_a_task_that_is_cancelled_leaves_nothing_behind(served: Served) -> None:
+    served.gate.let_through(0)
     tasks = [asyncio.create_task(served.collect(request(number, tokens=50))) for number in range(8)]
     await served.gate.closed()
     for task in tasks[:7]:
@@ -161,6 +172,7 @@ async def test_what_the_engine_refuses_reaches_its_caller_alone(served: Served) 
 
 
 async def test_a_window_that_fails_ends_its_replies_and_the_engine_goes_on(served: Served) -> None:
+    served.gate.let_through(0)
     waiting = asyncio.create_task(served.gate.closed())
     tasks = [asyncio.create_task(served.collect(request(number))) for number in range(5)]
     await waiting
@@ -186,6 +198,7 @@ async def test_a_request_id_in_use_is_refused(served: Served) -> None:
 
 async def test_stopping_ends_every_stream_also_those_not_begun(served: Served) -> None:
     """Also one whose request lies behind the order to stop, and which the thread never saw."""
+    served.gate.let_through(0)
     begun = [asyncio.create_task(served.collect(request(number, tokens=50))) for number in range(5)]
     await served.gate.closed()
     stopping = asyncio.create_task(asyncio.to_thread(served.runner.stop))
@@ -205,6 +218,7 @@ async def test_stopping_ends_every_stream_also_those_not_begun(served: Served) -
 
 
 async def test_the_loop_is_free_while_a_window_runs(served: Served) -> None:
+    served.gate.let_through(0)
     task = asyncio.create_task(served.collect(request()))
     await served.gate.closed()
     loop = asyncio.get_running_loop()
