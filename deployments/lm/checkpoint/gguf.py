@@ -3,7 +3,6 @@
 Knows the container, not what the tensors mean. Format: the ggml project's `docs/gguf.md`.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,9 +101,3 @@ def _open(path: Path) -> Any:
         return gguf.GGUFReader(path)
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or cut short ({error}); download it again") from error
-
-
-def sha256(path: str | Path) -> str:
-    """The file's SHA-256 in hexadecimal, read in a stream."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
