@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
+from deployments.lm.kernels import attention as native
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.sums import row_sum
 
 TILE_ROWS = 4
@@ -52,11 +54,25 @@ def attend(
     *,
     cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
     tiles: Tiles,
+    kernels: Kernels = Kernels.XLA,
 ) -> Float32[Array, "rows width"]:
     """Softmax attention of every row to its slot's positions up to its own. Scores are scaled by head_dim ** -0.5.
 
-    Tiles are worked off in pairs, each over the pages its own slots hold; pairs of padding cost nothing.
+    The native kernel serves bf16 caches whose heads and pages are multiples of 16.
     """
+    served = cache.dtype == jnp.bfloat16 and native.serves(head_dim=cache.shape[-1], page_size=cache.shape[-2])
+    if kernels is Kernels.NATIVE and served:
+        return native.attend(queries, cache=cache, rows=tiles.rows, positions=tiles.positions, pages=tiles.pages)
+    return _attend_pairs(queries, cache=cache, tiles=tiles)
+
+
+def _attend_pairs(
+    queries: Float32[Array, "rows heads head_dim"],
+    *,
+    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    tiles: Tiles,
+) -> Float32[Array, "rows width"]:
+    """Tiles are worked off in pairs, each over the pages its own slots hold; pairs of padding cost nothing."""
     kv_heads, page_size, head_dim = cache.shape[2:]
     count, lanes = tiles.rows.shape
     group = queries.shape[1] // kv_heads

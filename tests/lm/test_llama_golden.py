@@ -123,7 +123,13 @@ def streams(model: Llama, *, tokens: np.ndarray) -> list[np.ndarray]:
     size = CacheShape(layers=1, pages=4, page_size=32, kv_heads=model.config.kv_heads, head_dim=model.config.head_dim)
     numbers = jnp.arange(count, dtype=jnp.int32)
     lanes = numbers.reshape(-1, TILE_ROWS)
-    rows = WindowRows(tokens=jnp.asarray(tokens), positions=numbers, pages=1 + numbers // 32, offsets=numbers % 32)
+    rows = WindowRows(
+        tokens=jnp.asarray(tokens),
+        positions=numbers,
+        pages=1 + numbers // 32,
+        offsets=numbers % 32,
+        live=jnp.int32(len(tokens)),
+    )
     pages = jnp.tile(jnp.asarray([1, 2, 3], jnp.int32), (len(lanes), 1))
     tiles = Tiles(rows=lanes, positions=lanes, pages=pages, lane_of_row=numbers)
     cosine, sine = rope_angles(numbers, frequencies=model.frequencies[...])

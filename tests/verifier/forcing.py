@@ -1,12 +1,15 @@
 """Teacher forcing through the real window programs: tokens that are known go in, hidden states and logits come out."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Array
 
 from deployments.lm.cache.pages import CacheShape
 from deployments.lm.checkpoint.gguf import GgufFile
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.native import choose_kernels
 from deployments.lm.models.llama.modeling import Llama
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
@@ -18,8 +21,10 @@ from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
 
 
-def network(path: str, *, precision: Precision) -> Llama:
-    return load_network(GgufFile(path), precision=precision)
+def network(path: str, *, precision: Precision, kernels: Kernels = Kernels.XLA) -> Llama:
+    """With native kernels where they are asked for and can be had."""
+    chosen, _ = choose_kernels(kernels, cache=Path.home() / ".cache" / "outrider" / "kernels")
+    return load_network(GgufFile(path), precision=precision, kernels=chosen)
 
 
 def programs_for(model: Llama, *, precision: Precision, rows: int, context: int, page_size: int) -> Programs:
@@ -37,6 +42,7 @@ def programs_for(model: Llama, *, precision: Precision, rows: int, context: int,
         ladder=build_ladder((rows,), slots=1, draft_k=0),
         shape=shape,
         cache_dtype=precision.cache_dtype,
+        slots=1,
         slot_pages=slot_pages,
         longest=1,
         progress=lambda text: None,

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from deployments.lm.checkpoint.gguf import GgufFile
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.tokenizer.encoding import PromptEncoder
 from deployments.tokenizer.vocabulary import read_vocabulary
@@ -26,6 +27,13 @@ from tests.verifier.forcing import forced, network, programs_for
 
 CONTEXT, ROWS, PAGE_SIZE = 512, 128, 128
 TOKENS = 10_752
+CASES = (
+    (Precision.F32, Kernels.XLA),
+    (Precision.BF16, Kernels.XLA),
+    (Precision.INT8, Kernels.NATIVE),
+    (Precision.INT8, Kernels.XLA),
+    (Precision.INT8_PLAIN, Kernels.XLA),
+)
 _DATA = Path(__file__).parent.parent / "data" / "prompts"
 
 
@@ -36,13 +44,14 @@ class _Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Of one precision.
+    """Of one precision with one sort of kernels.
 
     Attributes:
         tokens: how many were predicted.
     """
 
     precision: Precision
+    kernels: Kernels
     tokens: int
     perplexity: float
     seconds: float
@@ -77,12 +86,13 @@ def _surprise(logits: Array, targets: Array) -> Array:
     return jax.scipy.special.logsumexp(logits, axis=-1) - own
 
 
-def measure(path: str, *, precision: Precision, over: Sequence[tuple[int, ...]]) -> Measured:
+def measure(
+    path: str, *, precision: Precision, kernels: Kernels = Kernels.XLA, over: Sequence[tuple[int, ...]]
+) -> Measured:
     """The perplexity of every token given those before it in its context."""
     began = time.perf_counter()
-    programs = programs_for(
-        network(path, precision=precision), precision=precision, rows=ROWS, context=CONTEXT, page_size=PAGE_SIZE
-    )
+    model = network(path, precision=precision, kernels=kernels)
+    programs = programs_for(model, precision=precision, rows=ROWS, context=CONTEXT, page_size=PAGE_SIZE)
     head = programs.compile_head(ROWS)
     numbers = np.arange(ROWS, dtype=np.int32)
     total, count = 0.0, 0
@@ -95,21 +105,28 @@ def measure(path: str, *, precision: Precision, over: Sequence[tuple[int, ...]])
             total += float(lost[: len(known)].sum())
             count += len(known)
     return Measured(
-        precision=precision, tokens=count, perplexity=math.exp(total / count), seconds=time.perf_counter() - began
+        precision=precision,
+        kernels=kernels,
+        tokens=count,
+        perplexity=math.exp(total / count),
+        seconds=time.perf_counter() - began,
     )
 
 
 def main(model: str = "smollm2-135m", tokens: str = str(TOKENS)) -> None:
-    """Prints one line per precision."""
+    """Prints one line per precision, and two where native kernels have products of their own."""
     path = resolve_model(model)
     over = contexts(GgufFile(path), tokens=int(tokens))
     exact = measure(str(path), precision=Precision.F32, over=over)
-    print(f"| precision | tokens | perplexity | against f32 | seconds |\n|{'---|' * 5}")
-    for precision in (Precision.F32, Precision.BF16, Precision.INT8, Precision.INT8_PLAIN):
-        found = exact if precision is Precision.F32 else measure(str(path), precision=precision, over=over)
+    print(f"| precision | kernels | tokens | perplexity | against f32 | seconds |\n|{'---|' * 6}")
+    for precision, kernels in CASES:
+        found = exact
+        if precision is not Precision.F32:
+            found = measure(str(path), precision=precision, kernels=kernels, over=over)
         share = 100 * (found.perplexity / exact.perplexity - 1)
         line = (
             precision.value,
+            kernels.value,
             f"{found.tokens}",
             f"{found.perplexity:.3f}",
             f"{share:+.2f} %",

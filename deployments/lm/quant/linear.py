@@ -1,8 +1,8 @@
-"""Matrix products of activations with weights kept as int8, bf16 or f32, all in `[out, in]` order.
+"""Matrix products of activations with weights kept as int8, bf16 or f32.
 
 A product's value for one row must not depend on how many rows there are; int8 products are exact in int32, so they
-cannot. XLA's fast CPU path needs this order and at least two rows; it does not fuse de-quantisation into a product,
-so activations are quantised instead.
+cannot. XLA's fast CPU path needs `[out, in]` order and at least two rows; it does not fuse de-quantisation into a
+product, so activations are quantised instead.
 """
 
 from enum import StrEnum
@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int8
+from jaxtyping import Array, Float, Float32, Int8, Int32, UInt8
+
+from deployments.lm.kernels import int8_linear
+from deployments.lm.kernels.choice import Kernels
 
 _LEVELS = 127.0
 _RESIDUAL_STEPS = 254.0
@@ -23,8 +26,8 @@ _SMALLEST = 1e-9
 class Precision(StrEnum):
     """How weights and their products are kept.
 
-    `INT8` quantises each activation twice, value and residual: close to f32. `INT8_PLAIN` quantises it once: faster,
-    and costs several percent of perplexity on small models.
+    `INT8` keeps activations close to f32: quantised twice, value and residual, or in native kernels once in groups
+    of 32. `INT8_PLAIN` quantises a whole row once: it costs several percent of perplexity on small models.
     """
 
     INT8 = "int8"
@@ -43,9 +46,11 @@ class Precision(StrEnum):
 
 
 class Linear(Protocol):
-    """`y = x W^T`, rows independent of each other."""
+    """`y = x W^T`, rows independent of each other. Rows from `live` on may hold anything finite; `None` means all."""
 
-    def __call__(self, x: Float[Array, "rows inputs"], /) -> Float32[Array, "rows outputs"]: ...
+    def __call__(
+        self, x: Float[Array, "rows inputs"], /, *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows outputs"]: ...
 
 
 class FloatLinear(nnx.Module):
@@ -54,7 +59,9 @@ class FloatLinear(nnx.Module):
     def __init__(self, weight: Float[Array, "outputs inputs"]) -> None:
         self.weight = nnx.Param(weight)
 
-    def __call__(self, x: Float[Array, "rows inputs"], /) -> Float32[Array, "rows outputs"]:
+    def __call__(
+        self, x: Float[Array, "rows inputs"], /, *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows outputs"]:
         weight = self.weight[...]
         return _contract(x.astype(weight.dtype), weight, jnp.float32)
 
@@ -70,7 +77,9 @@ class Int8Linear(nnx.Module):
         self.scale = nnx.Param(scale)
         self.terms = terms
 
-    def __call__(self, x: Float[Array, "rows inputs"], /) -> Float32[Array, "rows outputs"]:
+    def __call__(
+        self, x: Float[Array, "rows inputs"], /, *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows outputs"]:
         step = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / _LEVELS + _SMALLEST
         scaled = x / step
         whole = jnp.round(scaled)
@@ -85,7 +94,23 @@ class Int8Linear(nnx.Module):
         return _contract(levels.astype(jnp.int8), self.weight[...], jnp.int32).astype(jnp.float32)
 
 
-def build_linear(weight: Float32[np.ndarray, "outputs inputs"], *, precision: Precision) -> FloatLinear | Int8Linear:
+class NativeInt8Linear(nnx.Module):
+    """Per-channel int8 weights and activations quantised in groups of 32, by a kernel that skips rows past `live`."""
+
+    def __init__(self, weight: UInt8[Array, "blocks quads 64"], *, scale: Float32[Array, " outputs"]) -> None:
+        self.weight = nnx.Param(weight)
+        self.scale = nnx.Param(scale)
+
+    def __call__(
+        self, x: Float[Array, "rows inputs"], /, *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows outputs"]:
+        rows = jnp.int32(x.shape[0]) if live is None else live
+        return int8_linear.multiply(x.astype(jnp.float32), weights=self.weight[...], scales=self.scale[...], live=rows)
+
+
+def build_linear(
+    weight: Float32[np.ndarray, "outputs inputs"], *, precision: Precision, kernels: Kernels = Kernels.XLA
+) -> FloatLinear | Int8Linear | NativeInt8Linear:
     """The linear layer for `weight`; the only place that looks at `precision`."""
     match precision:
         case Precision.F32:
@@ -95,6 +120,9 @@ def build_linear(weight: Float32[np.ndarray, "outputs inputs"], *, precision: Pr
         case Precision.INT8 | Precision.INT8_PLAIN:
             scale = np.maximum(np.abs(weight).max(axis=1), _SMALLEST) / np.float32(_LEVELS)
             levels = np.round(weight / scale[:, None]).astype(np.int8)
+            if kernels is Kernels.NATIVE and precision is Precision.INT8:
+                packed = jnp.asarray(int8_linear.pack(levels))
+                return NativeInt8Linear(packed, scale=jnp.asarray(scale, jnp.float32))
             terms = 2 if precision is Precision.INT8 else 1
             return Int8Linear(jnp.asarray(levels), scale=jnp.asarray(scale, jnp.float32), terms=terms)
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float32, Int
+from jaxtyping import Array, Float32, Int, Int32
 
 from deployments.lm.attention import Tiles, attend, write
 from deployments.lm.cache.pages import Cache
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.layers import Embedding, RMSNorm, rope_angles, rotate
 from deployments.lm.quant.linear import Linear
 
@@ -36,12 +37,17 @@ class LlamaConfig:
 
 
 class WindowRows(NamedTuple):
-    """A window's rows: what each token is, where it stands and where its key and value go."""
+    """A window's rows: what each token is, where it stands and where its key and value go.
+
+    Attributes:
+        live: how many there are; the rest are padding, and come last.
+    """
 
     tokens: Int[Array, " rows"]
     positions: Int[Array, " rows"]
     pages: Int[Array, " rows"]
     offsets: Int[Array, " rows"]
+    live: Int32[Array, ""]
 
 
 class Block(nnx.Module):
@@ -58,6 +64,7 @@ class Block(nnx.Module):
         down: Linear,
         kv_heads: int,
         head_dim: int,
+        kernels: Kernels,
     ) -> None:
         self.attention_norm = attention_norm
         self.qkv = qkv
@@ -67,6 +74,7 @@ class Block(nnx.Module):
         self.down = down
         self.kv_heads = kv_heads
         self.head_dim = head_dim
+        self.kernels = kernels
 
     def __call__(
         self,
@@ -79,14 +87,14 @@ class Block(nnx.Module):
         sine: Float32[Array, "rows half"],
     ) -> tuple[Float32[Array, "rows width"], Array]:
         """Returns the residual stream after the layer, and the layer's cache with the rows written."""
-        qkv = self.qkv(self.attention_norm(x)).reshape(x.shape[0], -1, self.head_dim)
+        qkv = self.qkv(self.attention_norm(x), live=rows.live).reshape(x.shape[0], -1, self.head_dim)
         queries, keys, values = jnp.split(qkv, [-2 * self.kv_heads, -self.kv_heads], axis=1)
         keys = rotate(keys, cosine=cosine, sine=sine)
         cache = write(cache, keys=keys, values=values, pages=rows.pages, offsets=rows.offsets)
-        seen = attend(rotate(queries, cosine=cosine, sine=sine), cache=cache, tiles=tiles)
-        x = x + self.output(seen)
-        gate, up = jnp.split(self.gate_up(self.feed_forward_norm(x)), 2, axis=-1)
-        return x + self.down(jax.nn.silu(gate) * up), cache
+        queries = rotate(queries, cosine=cosine, sine=sine)
+        x = x + self.output(attend(queries, cache=cache, tiles=tiles, kernels=self.kernels), live=rows.live)
+        gate, up = jnp.split(self.gate_up(self.feed_forward_norm(x), live=rows.live), 2, axis=-1)
+        return x + self.down(jax.nn.silu(gate) * up, live=rows.live), cache
 
 
 class Llama(nnx.Module):
@@ -122,6 +130,8 @@ class Llama(nnx.Module):
             written.append(layer_cache)
         return x, tuple(written)
 
-    def logits(self, hidden: Float32[Array, "rows width"]) -> Float32[Array, "rows vocabulary"]:
-        """Scores of every token of the vocabulary, for each row given."""
-        return self.head(self.norm(hidden))
+    def logits(
+        self, hidden: Float32[Array, "rows width"], *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows vocabulary"]:
+        """Scores of every token of the vocabulary, for each of the first `live` rows given; `None` means all."""
+        return self.head(self.norm(hidden), live=live)

@@ -3,19 +3,24 @@
 GGUF stores query and key rows so that rotary pairs are adjacent; they are put back into half-split order here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32
 
 from deployments.lm.checkpoint.gguf import GgufFile
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.layers import Embedding, RMSNorm
 from deployments.lm.models.llama.modeling import Block, Llama, LlamaConfig
-from deployments.lm.quant.linear import Precision, build_linear
+from deployments.lm.quant.linear import Linear, Precision, build_linear
 from deployments.messages.errors import CheckpointError
 
 ARCHITECTURE = "llama"
+
+type _BuildLinear = Callable[[Float32[np.ndarray, "outputs inputs"]], Linear]
 
 
 def read_config(file: GgufFile, /) -> LlamaConfig:
@@ -58,7 +63,7 @@ def _read_numbers(file: GgufFile) -> LlamaConfig:
     )
 
 
-def load_llama(file: GgufFile, *, precision: Precision) -> Llama:
+def load_llama(file: GgufFile, *, precision: Precision, kernels: Kernels = Kernels.XLA) -> Llama:
     """The network in `precision`.
 
     Raises:
@@ -68,7 +73,11 @@ def load_llama(file: GgufFile, *, precision: Precision) -> Llama:
     _check_scaling(file)
     tensors = _Tensors(file=file)
     tensors.check(expected=_expected_shapes(config, file=file))
-    blocks = [_load_block(tensors, layer=layer, config=config, precision=precision) for layer in range(config.layers)]
+    linear = partial(build_linear, precision=precision, kernels=kernels)
+    blocks = [
+        _load_block(tensors, layer=layer, config=config, linear=linear, kernels=kernels)
+        for layer in range(config.layers)
+    ]
     table = tensors.read("token_embd.weight")
     head = tensors.read("output.weight") if tensors.has("output.weight") else table
     factors = np.ones(config.rope_dims // 2, np.float32)
@@ -79,7 +88,7 @@ def load_llama(file: GgufFile, *, precision: Precision) -> Llama:
         embedding=Embedding(jnp.asarray(table, precision.embedding_dtype)),
         blocks=blocks,
         norm=_norm(tensors.read("output_norm.weight"), config=config),
-        head=build_linear(head, precision=precision),
+        head=linear(head),
         rope_factors=factors,
     )
 
@@ -111,7 +120,9 @@ def _expected_shapes(config: LlamaConfig, *, file: GgufFile) -> dict[str, tuple[
     return shapes | {name: shape for name, shape in optional.items() if name in file.shapes}
 
 
-def _load_block(tensors: "_Tensors", *, layer: int, config: LlamaConfig, precision: Precision) -> Block:
+def _load_block(
+    tensors: "_Tensors", *, layer: int, config: LlamaConfig, linear: _BuildLinear, kernels: Kernels
+) -> Block:
     def read(name: str) -> Float32[np.ndarray, "..."]:
         return tensors.read(f"blk.{layer}.{name}.weight")
 
@@ -119,13 +130,14 @@ def _load_block(tensors: "_Tensors", *, layer: int, config: LlamaConfig, precisi
     keys = _half_split(read("attn_k"), heads=config.kv_heads)
     return Block(
         attention_norm=_norm(read("attn_norm"), config=config),
-        qkv=build_linear(np.concatenate([queries, keys, read("attn_v")]), precision=precision),
-        output=build_linear(read("attn_output"), precision=precision),
+        qkv=linear(np.concatenate([queries, keys, read("attn_v")])),
+        output=linear(read("attn_output")),
         feed_forward_norm=_norm(read("ffn_norm"), config=config),
-        gate_up=build_linear(np.concatenate([read("ffn_gate"), read("ffn_up")]), precision=precision),
-        down=build_linear(read("ffn_down"), precision=precision),
+        gate_up=linear(np.concatenate([read("ffn_gate"), read("ffn_up")])),
+        down=linear(read("ffn_down")),
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
+        kernels=kernels,
     )
 
 

@@ -1,0 +1,1 @@
+"""Operations written for one kind of chip, one folder each, and what it takes to run them."""

@@ -1,0 +1,138 @@
+"""Compiles the C++ kernels for this processor, once, and makes them known to XLA. Knows no networks.
+
+The library is kept under a name that says what went into it (sources, compiler, flags, jaxlib), so a stale one is
+never loaded. It is built by whoever needs it first; several processes may do so at once.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from deployments.lm.kernels.choice import Kernels
+from deployments.messages.errors import ConfigError
+
+INT8_LINEAR = "outrider_int8_linear"
+ATTEND = "outrider_attend"
+
+_SYMBOLS = {INT8_LINEAR: "OutriderInt8Linear", ATTEND: "OutriderAttend"}
+_FOLDER = Path(__file__).parent
+_NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "fma")
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fno-exceptions",
+    # Sums that are written apart stay apart.
+    "-ffp-contract=off",
+    *(f"-m{feature.replace('_', '')}" for feature in _NEEDED),
+)
+_BUILD_S = 300
+
+
+def choose_kernels(wanted: Kernels, /, *, cache: Path) -> tuple[Kernels, str]:
+    """What `wanted` comes to on this machine, and why; native kernels are ready to run when it returns.
+
+    Args:
+        cache: where libraries are kept between starts.
+
+    Raises:
+        ConfigError: `NATIVE` was asked for and cannot be had.
+    """
+    if wanted is Kernels.XLA:
+        return Kernels.XLA, "asked for"
+    hindrance = _hindrance() or _load(cache)
+    if hindrance is None:
+        return Kernels.NATIVE, "AVX-512 VNNI"
+    if wanted is Kernels.NATIVE:
+        raise ConfigError(f"native kernels cannot be used: {hindrance}; take kernels 'xla', or 'auto'")
+    return Kernels.XLA, hindrance
+
+
+def sources() -> tuple[Path, ...]:
+    """Every file a library is made of, the compiled ones first."""
+    return (*sorted(_FOLDER.glob("*/native.cc")), *sorted(_FOLDER.glob("*.h")))
+
+
+def _hindrance() -> str | None:
+    if jax.default_backend() != "cpu":
+        return f"they are for processors, and this is a {jax.default_backend()}"
+    missing = [feature for feature in _NEEDED if feature not in _processor_features()]
+    if missing:
+        return f"this processor lacks {', '.join(missing)}"
+    if _compiler() is None:
+        return "there is no C++ compiler; install g++ or clang++, or name one in CXX"
+    return None
+
+
+def _processor_features() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+
+
+def _compiler() -> str | None:
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def _load(cache: Path) -> str | None:
+    """Builds and registers; says what went wrong, if anything did."""
+    compiler = _compiler() or ""
+    library = cache / f"kernels-{_fingerprint(compiler)}.so"
+    if not library.exists():
+        trouble = _build(library, compiler=compiler)
+        if trouble:
+            return trouble
+    try:
+        _register(library)
+    except (OSError, AttributeError) as error:
+        return f"{library} cannot be loaded ({error}); delete it"
+    return None
+
+
+def _fingerprint(compiler: str) -> str:
+    digest = hashlib.sha256()
+    described = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
+    for part in (described, " ".join(_FLAGS).encode(), version("jaxlib").encode()):
+        digest.update(part + b"\0")
+    for source in sources():
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _build(library: Path, *, compiler: str) -> str | None:
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            built = Path(folder) / library.name
+            units = [str(source) for source in sources() if source.suffix == ".cc"]
+            command = [compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), *units, "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+            if done.returncode:
+                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
+                return f"{compiler} failed: {first.strip()}"
+            # Whoever is last replaces the same bytes.
+            built.replace(library)
+    except OSError as error:
+        return f"{library.parent} cannot be written ({error})"
+    except subprocess.TimeoutExpired:
+        return f"{compiler} took longer than {_BUILD_S} s"
+    return None
+
+
+@functools.cache
+def _register(library: Path) -> None:
+    loaded = ctypes.CDLL(str(library))
+    for target, symbol in _SYMBOLS.items():
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")

@@ -1,0 +1,15 @@
+"""The native kernels, built once for this folder's tests; skipped, saying why, where they cannot be had."""
+
+from pathlib import Path
+
+import pytest
+
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.native import choose_kernels
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native() -> None:
+    chosen, reason = choose_kernels(Kernels.AUTO, cache=Path.home() / ".cache" / "outrider" / "kernels")
+    if chosen is not Kernels.NATIVE:
+        pytest.skip(f"no native kernels here: {reason}")

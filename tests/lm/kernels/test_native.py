@@ -1,0 +1,78 @@
+"""Building the native kernels: once, by several processes at a time, and with one clear sentence where it fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.native import choose_kernels, sources
+from deployments.messages.errors import ConfigError
+
+_BUILD = """
+import sys
+from pathlib import Path
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.native import choose_kernels
+print(choose_kernels(Kernels(sys.argv[2]), cache=Path(sys.argv[1])))
+"""
+
+
+def start(cache: Path, wanted: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _BUILD, str(cache), wanted]
+    settings = {"PATH": "/usr/local/bin:/usr/bin:/bin", "JAX_PLATFORMS": "cpu"} | environment
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.timeout(300)
+def test_several_processes_build_one_library_and_later_ones_take_it(tmp_path: Path) -> None:
+    for process in [start(tmp_path, "native") for _ in range(2)]:
+        out, err = process.communicate(timeout=250)
+        assert "NATIVE" in out, err
+    (library,) = tmp_path.iterdir()
+
+    made = library.stat().st_mtime_ns
+    out, err = start(tmp_path, "native").communicate(timeout=100)
+    assert "NATIVE" in out, err
+    assert library.stat().st_mtime_ns == made
+
+    library.write_bytes(b"no library")
+    out, _ = start(tmp_path, "auto").communicate(timeout=100)
+    assert "XLA" in out
+    assert "delete it" in out
+
+
+def test_without_a_compiler_xla_serves_and_says_why(tmp_path: Path) -> None:
+    out, err = start(tmp_path, "auto", PATH=str(tmp_path)).communicate(timeout=100)
+    assert "XLA" in out, err
+    assert "install g++" in out
+
+
+def test_native_without_a_compiler_is_refused(tmp_path: Path) -> None:
+    _, err = start(tmp_path, "native", PATH=str(tmp_path)).communicate(timeout=100)
+    assert "ConfigError: native kernels cannot be used: there is no C++ compiler" in err
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'fatal error: no space' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    out, err = start(tmp_path / "cache", "auto", CXX=str(broken)).communicate(timeout=100)
+    assert "XLA" in out, err
+    assert "fatal error: no space" in out
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    chosen, reason = choose_kernels(Kernels.AUTO, cache=file)
+    assert chosen is Kernels.XLA
+    assert str(file) in reason
+    with pytest.raises(ConfigError, match="take kernels 'xla'"):
+        choose_kernels(Kernels.NATIVE, cache=file)
+
+
+def test_every_source_is_part_of_the_library() -> None:
+    folder = Path(sys.modules[choose_kernels.__module__].__file__ or "").parent
+    assert {path for path in folder.rglob("*") if path.suffix in (".cc", ".h")} == set(sources())
