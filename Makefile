@@ -6,10 +6,11 @@ SHELL := bash
 PYTHON ?= python3
 MODEL ?= smollm2-135m
 ARGS ?=
+PEER ?= $(HOME)/.cache/outrider/peer
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install model serve test test-slow check exact bench lint lock clean
+.PHONY: help install model serve test test-slow check exact bench peer lint lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,10 @@ exact: install ## compare replies with and without speculation, token for token
 
 bench: install ## measure speed with and without speculation
 	@exec $(BIN)/outrider bench $(MODEL) $(ARGS)
+
+peer: install ## compare speed with llama.cpp's server, which is built first
+	@server=$$($(BIN)/python -m tests.bench.build_peer $(PEER)) && \
+	  exec $(BIN)/python -m tests.bench.peer $$server --model $(MODEL) $(ARGS)
 
 lint: install ## reformat and repair what can be repaired
 	$(BIN)/ruff format .
