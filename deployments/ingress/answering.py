@@ -6,7 +6,7 @@ The usage chunk repeats `metrics` of a single choice, where vLLM's clients look 
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -16,6 +16,7 @@ from deployments.ingress.counters import Counters
 from deployments.ingress.dialects import Dialect, Json
 from deployments.ingress.exchange import Exchange
 from deployments.ingress.planning import Plan
+from deployments.ingress.scores import ScoredToken
 from deployments.ingress.statistics import reply_metrics, timings
 from deployments.messages.generation import FinishReason, GenerationStatistics
 
@@ -27,6 +28,7 @@ class _Reply:
     """One choice so far."""
 
     pieces: list[str] = field(default_factory=list)
+    scores: list[ScoredToken] = field(default_factory=list)
     tokens: int = 0
     reason: FinishReason = FinishReason.STOP
     statistics: GenerationStatistics = field(default_factory=GenerationStatistics)
@@ -49,6 +51,7 @@ class Answer:
         async for event in events:
             self._count(event)
             self._replies[event.index].pieces.append(event.text)
+            self._replies[event.index].scores.extend(event.scores)
         await self._exchange.respond_json(self._whole())
 
     async def streamed(self, events: AsyncIterator[ChoiceEvent], /, *, with_usage: bool) -> None:
@@ -62,8 +65,10 @@ class Answer:
                 await self._open(with_usage=with_usage)
                 opened = True
             self._count(event)
-            if event.text:
-                await self._send_choice(self._dialect.delta(event.index, text=event.text), with_usage=with_usage)
+            if event.text or event.scores:
+                logprobs = self._logprobs(event.scores) if event.scores else None
+                delta = self._dialect.delta(event.index, text=event.text, logprobs=logprobs)
+                await self._send_choice(delta, with_usage=with_usage)
             if event.finish_reason is not None:
                 await self._close(event.index, with_usage=with_usage)
         if with_usage:
@@ -96,7 +101,13 @@ class Answer:
         several = len(self._replies) > 1
         choices = []
         for index, reply in enumerate(self._replies):
-            choice = self._dialect.choice(index, text="".join(reply.pieces), reason=reply.reason)
+            asked = self._plan.requests[index].logprobs is not None
+            choice = self._dialect.choice(
+                index,
+                text="".join(reply.pieces),
+                reason=reply.reason,
+                logprobs=self._logprobs(reply.scores) if asked else None,
+            )
             own = {"timings": timings(reply.statistics), "metrics": self._metrics(index)} if several else {}
             choices.append({**choice, **own})
         return {
@@ -110,6 +121,9 @@ class Answer:
     def _head(self, kind: str, /) -> Json:
         plan = self._plan
         return {"id": plan.reply_id, "object": kind, "created": plan.created, "model": plan.facts.model}
+
+    def _logprobs(self, scores: Sequence[ScoredToken], /) -> Json:
+        return self._dialect.logprobs(scores, table=self._plan.facts.table)
 
     def _metrics(self, index: int, /) -> Json:
         return reply_metrics(self._replies[index].statistics, max_draft=self._plan.max_draft)

@@ -11,6 +11,7 @@ from typing import Self
 
 from deployments.ingress.decoding import IncrementalDecoder, StopStrings
 from deployments.ingress.planning import Plan
+from deployments.ingress.scores import ScoredToken
 from deployments.messages.errors import Unavailable
 from deployments.messages.generation import (
     FinishReason,
@@ -30,6 +31,7 @@ class ChoiceEvent:
         tokens: how many tokens of the chunk count; those after a stop string do not.
         finish_reason: set on the last event only.
         stopped: a stop string ended the reply.
+        scores: the tokens that count with their log-probabilities, where the request asked for them.
     """
 
     index: int
@@ -38,6 +40,7 @@ class ChoiceEvent:
     statistics: GenerationStatistics
     finish_reason: FinishReason | None = None
     stopped: bool = False
+    scores: tuple[ScoredToken, ...] = ()
 
 
 class ReplyText:
@@ -45,20 +48,31 @@ class ReplyText:
 
     Tokens are taken one by one: where a reply stops, and how many tokens it counts, must not depend on how many
     of them a window happened to accept.
+
+    Args:
+        min_tokens: a stop string that one of the first so many tokens completes is text like any other, as to vLLM.
     """
 
-    def __init__(self, *, index: int, table: TokenTable, stops: tuple[str, ...]) -> None:
+    def __init__(self, *, index: int, table: TokenTable, stops: tuple[str, ...], min_tokens: int = 0) -> None:
         self._index = index
+        self._min_tokens = min_tokens
+        self._tokens = 0
+        self._characters = 0
         self._decoder = IncrementalDecoder(table=table)
         self._stops = StopStrings(stops=stops)
 
     def take(self, chunk: TokenChunk, /) -> ChoiceEvent:
         """What a chunk adds to the text: nothing past a stop string, and the reason when the reply ends."""
         pieces: list[str] = []
-        tokens = 0
-        for token_id in chunk.token_ids:
-            tokens += 1
-            pieces.append(self._stops.feed(self._decoder.decode(token_id)))
+        scores: list[ScoredToken] = []
+        before = self._tokens
+        for place, token_id in enumerate(chunk.token_ids):
+            self._tokens += 1
+            if chunk.logprobs is not None:
+                scores.append(ScoredToken(token_id=token_id, offset=self._characters, score=chunk.logprobs[place]))
+            text = self._decoder.decode(token_id)
+            self._characters += len(text)
+            pieces.append(self._stops.feed(text, may_end=self._tokens > self._min_tokens))
             if self._stops.matched:
                 break
         finish_reason = chunk.finish_reason
@@ -68,10 +82,11 @@ class ReplyText:
         return ChoiceEvent(
             index=self._index,
             text="".join(pieces),
-            tokens=tokens,
+            tokens=self._tokens - before,
             statistics=chunk.statistics,
             finish_reason=FinishReason.STOP if self._stops.matched else finish_reason,
             stopped=self._stops.matched,
+            scores=tuple(scores),
         )
 
 
@@ -115,7 +130,9 @@ class Choices:
             raise
 
     async def _generate(self, request: GenerateRequest, /, *, index: int) -> None:
-        reply = ReplyText(index=index, table=self._plan.facts.table, stops=self._plan.stops)
+        reply = ReplyText(
+            index=index, table=self._plan.facts.table, stops=self._plan.stops, min_tokens=request.min_tokens
+        )
         stream = self._verifier.generate(request)
         try:
             async for chunk in stream:

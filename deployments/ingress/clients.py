@@ -6,7 +6,7 @@ limit on ongoing requests, so that a full verifier still answers a health probe.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -36,6 +36,9 @@ _SMALL_TEXT = 256 * 1024
 
 _PATIENCE_S = 3.0
 """How long a reply may take to begin, and a replica to answer, before a caller is told that the verifier is away."""
+
+_STRAGGLER_S = 0.5
+"""How long replicas are waited for while another has answered; within the second `/health` and `/metrics` have."""
 
 _AWAY = (
     RayActorError,
@@ -119,7 +122,10 @@ class VerifierClient:
     def __init__(self, handle: DeploymentHandle[Any], /, *, patience_s: float = _PATIENCE_S) -> None:
         self._handle = handle
         self._patience_s = patience_s
-        self._generate = handle.options(method_name="generate", stream=True, _by_reference=False)
+        # Chunks are plain structs; the default looks for functions and classes in each, which takes longer.
+        self._generate = handle.options(
+            method_name="generate", stream=True, _by_reference=False, response_serialization="pickle"
+        )
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         response = cast("DeploymentResponseGenerator[TokenChunk]", self._generate.remote(request))
@@ -175,14 +181,37 @@ class DrafterClient:
 
 
 async def gathered(handle: DeploymentHandle[Any], /, *, method: str, part: str) -> list[Any]:
-    """What every replica answers; one that fails is left out while another answers.
+    """What every replica answers; one that fails, or hangs, is left out while another answers.
 
     Raises:
         Unavailable: none answered.
     """
     with translated(part):
-        answers = await handle.broadcast(method).results_async(return_exceptions=True)
-    given = [answer for answer in answers if not isinstance(answer, BaseException)]
+        # `results_async` would wait for all of them, and one that hangs would keep what the others say.
+        replicas = await handle.broadcast(method)._fetch_replica_results_async()
+    given = [task.result() for task in await _answered(replicas) if task.exception() is None]
     if not given:
         raise _away(part)
     return given
+
+
+async def _answered(replicas: Sequence[Any], /) -> list[asyncio.Task[Any]]:
+    """Those that answered or failed in time; longer only until the first one answers."""
+    pending = {asyncio.ensure_future(replica.get_async()) for replica in replicas}
+    settled: list[asyncio.Task[Any]] = []
+    try:
+        patience_s: float | None = _STRAGGLER_S
+        while pending:
+            done, pending = await asyncio.wait(
+                pending,
+                timeout=patience_s,
+                return_when=asyncio.ALL_COMPLETED if patience_s else asyncio.FIRST_COMPLETED,
+            )
+            settled += [task for task in done if not task.cancelled()]
+            if any(task.exception() is None for task in settled):
+                break
+            patience_s = None
+        return settled
+    finally:
+        for task in pending:
+            task.cancel()

@@ -8,6 +8,12 @@ import codecs
 from deployments.messages.generation import TokenTable
 
 
+def token_bytes(token_id: int, /, *, table: TokenTable) -> bytes:
+    """What a token stands for, control tokens included."""
+    start = table.ends[token_id - 1] if token_id else 0
+    return table.blob[start : table.ends[token_id]]
+
+
 class IncrementalDecoder:
     """Turns ids into text, one at a time, and never gives out part of a character.
 
@@ -23,8 +29,7 @@ class IncrementalDecoder:
         """The text this token completes; often empty."""
         if token_id in self._table.special_ids:
             return ""
-        start = self._table.ends[token_id - 1] if token_id else 0
-        return self._utf8.decode(self._table.blob[start : self._table.ends[token_id]])
+        return self._utf8.decode(token_bytes(token_id, table=self._table))
 
     def flush(self) -> str:
         """What is left when the reply ends inside a character."""
@@ -44,15 +49,19 @@ class StopStrings:
         self._held = ""
         self.matched = False
 
-    def feed(self, text: str, /) -> str:
-        """The text that can be given out: all but what may yet turn out to be the start of a stop string."""
+    def feed(self, text: str, /, *, may_end: bool = True) -> str:
+        """The text that can be given out: all but what may yet turn out to be the start of a stop string.
+
+        Args:
+            may_end: whether a string that this text completes ends the reply.
+        """
         if self.matched:
             return ""
         if not self._searches:
             return text
         for position, character in enumerate(text):
             completed = max(search.advance(character) for search in self._searches)
-            if completed:
+            if completed and may_end:
                 self.matched = True
                 known = self._held + text[: position + 1]
                 return known[: len(known) - completed]
@@ -85,10 +94,12 @@ class _Search:
             prefix = self._borders[prefix - 1]
         if self._pattern[prefix] == character:
             prefix += 1
-        if prefix == len(self._pattern):
-            return prefix
         self.prefix = prefix
-        return 0
+        if prefix < len(self._pattern):
+            return 0
+        # For a search that goes on: the next match may overlap this one.
+        self.prefix = self._borders[prefix - 1]
+        return prefix
 
 
 def _borders(pattern: str, /) -> tuple[int, ...]:

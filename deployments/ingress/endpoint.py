@@ -85,8 +85,11 @@ class Endpoint:
     async def _serve(self, exchange: Exchange, /) -> None:
         try:
             self._keys.check(exchange.header("authorization"))
-            body = await exchange.body(limit=self._max_body_bytes)
-            await exchange.until_left(self._handle(exchange, body))
+            deadline = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
+            # A client that takes its time to send spends its own.
+            async with asyncio.timeout_at(deadline):
+                body = await exchange.body(limit=self._max_body_bytes)
+            await exchange.until_left(self._handle(exchange, body, deadline=deadline))
         except ClientGone:
             raise
         except Exception as error:
@@ -96,6 +99,6 @@ class Endpoint:
             if await exchange.fail(shape):
                 self._counters.stream_failed()
 
-    async def _handle(self, exchange: Exchange, body: bytes, /) -> None:
-        async with asyncio.timeout(self._timeout_s):
+    async def _handle(self, exchange: Exchange, body: bytes, /, *, deadline: float | None) -> None:
+        async with asyncio.timeout_at(deadline):
             await self._handler(exchange, body)

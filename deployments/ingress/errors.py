@@ -6,6 +6,7 @@ import orjson
 
 from deployments.messages.errors import (
     ContextTooLong,
+    DeadlinePassed,
     InvalidRequest,
     OutriderError,
     QueueFull,
@@ -103,7 +104,8 @@ def _server_side(error: Exception, /) -> ErrorShape:
             return ErrorShape(status=429, message=str(error), type="rate_limit_error", code="queue_full", headers=wait)
         case Unavailable():
             wait = (("retry-after", "1"),)
-            return ErrorShape(status=503, message=str(error), type="server_error", code="unavailable", headers=wait)
+            code = "deadline_passed" if isinstance(error, DeadlinePassed) else "unavailable"
+            return ErrorShape(status=503, message=str(error), type="server_error", code=code, headers=wait)
         case TimeoutError():
             message = "The request took longer than this server allows; ask for fewer tokens or try again later."
             return ErrorShape(status=504, message=message, type="server_error", code="timeout")

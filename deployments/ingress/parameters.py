@@ -1,6 +1,6 @@
 """OpenAI parameters this server knows but does not support yet: refused by name, never ignored silently.
 
-A value that asks for nothing (null, a penalty of 0, an empty list) is accepted, because clients send their defaults.
+A value that asks for nothing (null, false, an empty list) is accepted, because clients send their defaults.
 Names that are in no table here are left in place for the schema, which refuses what it does not know.
 """
 
@@ -25,12 +25,8 @@ def _any(value: Any, /) -> bool:
 _NULL = _one_of(None)
 _EMPTY = _one_of(None, [], {}, "")
 _OFF = _one_of(None, False)
-_ZERO = _one_of(None, 0, 0.0)
 
 _BOTH_ROUTES: Mapping[str, Idle] = {
-    "frequency_penalty": _ZERO,
-    "presence_penalty": _ZERO,
-    "logit_bias": _EMPTY,
     "user": _any,
     "metadata": _any,
     "service_tier": _one_of(None, "auto", "default"),
@@ -44,7 +40,6 @@ CHAT: Mapping[str, Idle] = {
     "audio": _NULL,
     "function_call": _one_of(None, "none"),
     "functions": _EMPTY,
-    "logprobs": _OFF,
     "modalities": _one_of(None, ["text"]),
     "moderation": _NULL,
     "parallel_tool_calls": _any,
@@ -54,7 +49,6 @@ CHAT: Mapping[str, Idle] = {
     "store": _OFF,
     "tool_choice": _one_of(None, "none"),
     "tools": _EMPTY,
-    "top_logprobs": _ZERO,
     "verbosity": _one_of(None, "medium"),
     "web_search_options": _NULL,
 }
@@ -62,7 +56,6 @@ CHAT: Mapping[str, Idle] = {
 COMPLETION: Mapping[str, Idle] = {
     **_BOTH_ROUTES,
     "echo": _OFF,
-    "logprobs": _NULL,
     "suffix": _EMPTY,
 }
 

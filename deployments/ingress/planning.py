@@ -102,7 +102,13 @@ def _plan(
             sampling=sampling,
             choice=choice,
             end_ids=facts.table.end_ids,
+            min_tokens=body.min_tokens or 0,
+            ignore_eos=bool(body.ignore_eos),
+            logprobs=body.alternatives,
             speculation=speculation,
+            cache_prompt=body.cache_prompt is not False,
+            priority=body.priority or 0,
+            deadline_s=body.deadline_s,
         )
         for position, prompt in enumerate(prompts)
         for choice in range(choices)
@@ -134,7 +140,9 @@ def _max_tokens(
         )
     asked = body.token_limit
     if asked is None:
-        return room if limit is None else min(limit, room)
+        asked = room if limit is None else min(limit, room)
+    if asked < (body.min_tokens or 0):
+        raise FieldError(f"min_tokens should be at most max_tokens, which is {asked} here.", "min_tokens")
     if asked > room:
         raise ContextTooLong(
             f"The prompt has {len(prompt)} tokens and {asked} more are asked for, but the context of this model is "
@@ -148,12 +156,19 @@ def _sampling(body: GenerationBody, /, *, vocabulary: int) -> SamplingSettings:
     """OpenAI allows `top_p: 0`: it leaves the most likely token alone, which is what temperature 0 takes."""
     seed = secrets.randbits(32) if body.short_seed is None else body.short_seed
     greedy = body.temperature == 0.0 or body.top_p == 0.0
+    strange = max((token for token, _ in body.logit_bias), default=0)
+    if strange >= vocabulary:
+        raise FieldError(f"logit_bias should name token ids below {vocabulary}, not {strange}.", "logit_bias")
     return SamplingSettings(
         temperature=0.0 if greedy else 1.0 if body.temperature is None else body.temperature,
         top_k=min(max(body.top_k or 0, 0), vocabulary),
         top_p=body.top_p or 1.0,
         min_p=body.min_p or 0.0,
         seed=seed,
+        repetition_penalty=body.repetition,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=body.logit_bias,
     )
 
 

@@ -21,6 +21,8 @@ def read_chat(body: bytes, /) -> ChatBody:
         fields["messages"] = [_settled_message(message, index=index) for index, message in enumerate(messages)]
     request = _validated(ChatBody, fields=fields)
     _check_combinations(request)
+    if request.top_logprobs and not request.logprobs:
+        raise FieldError("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
     return request
 
 
@@ -60,6 +62,9 @@ def _check_combinations(request: GenerationBody, /) -> None:
     both = request.max_tokens is not None and request.max_completion_tokens is not None
     if both and request.max_tokens != request.max_completion_tokens:
         raise FieldError("max_tokens and max_completion_tokens differ; send one of them.", "max_tokens")
+    both = request.repetition_penalty is not None and request.repeat_penalty is not None
+    if both and request.repetition_penalty != request.repeat_penalty:
+        raise FieldError("repetition_penalty and repeat_penalty differ; send one of them.", "repetition_penalty")
 
 
 def _validated[Body: BaseModel](schema: type[Body], /, *, fields: dict[str, Any]) -> Body:

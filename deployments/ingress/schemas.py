@@ -4,16 +4,25 @@ Knows neither the model nor the operator's limits; `planning` does.
 """
 
 import hashlib
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from deployments.messages.generation import MOST_BIASES, MOST_LOGPROBS
+
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
+MAX_PRIORITY = 100
+MAX_REPETITION = 100.0
 _MAX_INT32 = 2**31 - 1
 
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+
 type Prompt = str | tuple[int, ...]
+type Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+type Repetition = Annotated[float, Field(gt=0.0, le=MAX_REPETITION)]
 
 
 def _stops(value: Any, /) -> tuple[str, ...]:
@@ -86,6 +95,21 @@ def _role(value: Any, /) -> str:
             raise PydanticCustomError("bad_role", "should be 'system', 'developer', 'user' or 'assistant'")
 
 
+def _biases(value: Any, /) -> tuple[tuple[int, float], ...]:
+    """`logit_bias`: null, or token ids (names of JSON fields, hence strings) with what is added to their logits."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise PydanticCustomError("bad_bias", "should be a JSON object from token ids to numbers")
+    if len(value) > MOST_BIASES:
+        raise PydanticCustomError("bad_bias", f"should hold at most {MOST_BIASES} tokens, not {len(value)}")
+    if not all(_TOKEN_ID.fullmatch(key) and int(key) <= _MAX_INT32 for key in value):
+        raise PydanticCustomError("bad_bias", 'should have token ids as its names, such as "42"')
+    if not all(type(bias) in (int, float) and -100 <= bias <= 100 for bias in value.values()):
+        raise PydanticCustomError("bad_bias", "should hold numbers from -100 to 100")
+    return tuple({int(key): float(bias) for key, bias in value.items()}.items())
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -122,6 +146,16 @@ class GenerationBody(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    repeat_penalty: Repetition | None = None
+    logit_bias: Annotated[tuple[tuple[int, float], ...], PlainValidator(_biases)] = ()
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    deadline_s: Annotated[float, Field(gt=0.0)] | None = None
 
     @property
     def choices_per_prompt(self) -> int:
@@ -136,6 +170,16 @@ class GenerationBody(_Strict):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
+    def repetition(self) -> float:
+        """The penalty under either of its names: vLLM's and llama.cpp's."""
+        return next((value for value in (self.repetition_penalty, self.repeat_penalty) if value is not None), 1.0)
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many alternatives to report with each token's log-probability; `None` reports neither."""
+        return None
+
+    @property
     def short_seed(self) -> int | None:
         """The seed in 32 bits: itself where it fits, else a hash, so that any 64-bit seed is reproducible."""
         if self.seed is None or 0 <= self.seed < 2**32:
@@ -148,6 +192,12 @@ class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], FailFast(), Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def choices(self) -> int:
@@ -159,6 +209,11 @@ class CompletionBody(GenerationBody):
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
     best_of: Annotated[int, Field(ge=1)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
 
     @property
     def choices(self) -> int:

@@ -22,9 +22,17 @@ class Decline(StrEnum):
     FORGOTTEN = "forgotten"
     LAST_TOKEN = "last_token"
     LATE = "late"
+    LOAD = "load"
     MALFORMED = "malformed"
     NO_GUESS = "no_guess"
     STALE = "stale"
+
+
+MOST_BIASES = 512
+"""The most tokens one request may bias."""
+
+MOST_LOGPROBS = 20
+"""The most alternatives a request may ask for per token; OpenAI's limit."""
 
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +44,10 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
         top_p: keep the most likely tokens up to this probability mass, in (0, 1].
         min_p: drop tokens less likely than this share of the most likely one, in [0, 1].
         seed: 32 bits; the same seed gives the same reply.
+        repetition_penalty: divides the logits above 0 of tokens seen in prompt or reply, and multiplies those below.
+        presence_penalty: taken from the logit of each token seen in the reply.
+        frequency_penalty: the same, as often as it was seen.
+        logit_bias: token ids and what is added to their logits; at most `MOST_BIASES`, each id once.
     """
 
     temperature: float = 1.0
@@ -43,6 +55,15 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def penalises(self) -> bool:
+        """Whether what was said before changes what is likely now."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
     @property
     def is_greedy(self) -> bool:
@@ -64,6 +85,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         choice: index among the `n` choices; it is part of the key of every draw.
         max_tokens: at least 1; prompt and reply together must fit the context.
         end_ids: tokens that end the reply and are not part of it.
+        min_tokens: no end token is drawn before the reply has so many tokens.
+        ignore_eos: end tokens are tokens like any other, but for `min_tokens`.
+        logprobs: how many alternatives to report with each token's log-probability; `None` reports neither.
+        cache_prompt: whether the prompt may be read from, and left in, the prefix cache; changes speed alone.
+        priority: lower is earlier.
+        deadline_s: seconds the request may wait for its first slot; `None` waits as long as it takes.
     """
 
     request_id: str
@@ -72,13 +99,24 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingSettings = SamplingSettings()
     choice: int = 0
     end_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
     speculation: SpeculationSettings = SpeculationSettings()
+    cache_prompt: bool = True
+    priority: int = 0
+    deadline_s: float | None = None
+
+    def ends_at(self, token_id: int, /) -> bool:
+        """Whether this token ends the reply."""
+        return not self.ignore_eos and token_id in self.end_ids
 
 
 class GenerationStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a reply cost so far, and what speculation did for it.
 
     Attributes:
+        prompt_n: prompt tokens that were computed; with `cache_n`, those found in the cache, it is the whole prompt.
         rounds: `rounds[d][a]` counts windows in which this request had `d` drafts and `a` of them were accepted.
         draft_kind: the drafter that proposed at least one of them; `None` when none did.
         declined: windows without a draft, by reason.
@@ -106,18 +144,31 @@ class GenerationStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return sum(accepted * count for row in self.rounds for accepted, count in enumerate(row))
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely a token of the reply was, under the model itself: before temperature, truncation, bias and penalties.
+
+    Attributes:
+        top: the likeliest tokens and their log-probabilities, in falling order.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     """What one window added to one reply.
 
     Attributes:
-        token_ids: may be empty on the last chunk; never holds an end token.
+        token_ids: may be empty on the last chunk; never holds the token that ended the reply.
         finish_reason: set on the last chunk only.
         statistics: as of this chunk.
+        logprobs: one for each of `token_ids`, where the request asked for them.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     statistics: GenerationStatistics = GenerationStatistics()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,18 +7,35 @@ from jaxtyping import Float32, Int32
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.sampling.shaping import BLOCK_FIELDS
+from deployments.lm.sampling.shaping import ROW_FIELDS as SHAPING_FIELDS
+from deployments.verifier.history import is_shaped
 from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, ROW_FIELDS, TILE_FIELDS, Rung
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackedExtras:
+    """What some rows ask for beyond a plain draw; as `window.EmitExtras`, with the blocks that are used alone."""
+
+    rows: Float32[np.ndarray, "emits shaping_fields"]
+    blocks: Int32[np.ndarray, "used block_fields"]
+    wants_logprobs: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackedWindow:
-    """One window's arrays, on the host. Field by field as in `window.BodyInput` and `window.EmitInput`."""
+    """One window's arrays, on the host. Field by field as in `window.BodyInput` and `window.EmitInput`.
+
+    Attributes:
+        extras: `None` when no row asks for any, and nothing need be transferred.
+    """
 
     rows: Int32[np.ndarray, "rows row_fields"]
     tiles: Int32[np.ndarray, "tiles tile_fields"]
     emit_ints: Int32[np.ndarray, "emits ints"]
     emit_floats: Float32[np.ndarray, "emits floats"]
+    extras: PackedExtras | None = None
 
 
 def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: int) -> PackedWindow:
@@ -42,7 +59,42 @@ def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: 
             drawn = end
         row += count
         tile += span.tiles
-    return PackedWindow(rows=rows, tiles=tiles, emit_ints=ints, emit_floats=floats)
+    extras = _pack_extras(plan, emits=emits)
+    return PackedWindow(rows=rows, tiles=tiles, emit_ints=ints, emit_floats=floats, extras=extras)
+
+
+def no_shaping(emits: int) -> Float32[np.ndarray, "emits shaping_fields"]:
+    """The rows of `PackedExtras` that change nothing."""
+    rows = np.zeros((emits, SHAPING_FIELDS), np.float32)
+    rows[:, 0] = 1.0
+    return rows
+
+
+def _pack_extras(plan: StepPlan, *, emits: int) -> PackedExtras | None:
+    drawing = [span for span in plan.spans if span.emits]
+    wants_logprobs = any(span.slot.request.logprobs is not None for span in drawing)
+    if not wants_logprobs and not any(is_shaped(span.slot.request) for span in drawing):
+        return None
+    rows = no_shaping(emits)
+    blocks = [np.zeros((0, BLOCK_FIELDS), np.int32)]
+    first = 0
+    for span in drawing:
+        if is_shaped(span.slot.request):
+            _pack_shaping(span, rows=rows[first : first + span.emits])
+            own = span.slot.history.blocks(
+                span.slot.request, tokens=span.slot.tokens, drafts=span.tokens[len(span.tokens) - span.drafts :]
+            )
+            own[:, :2] = first, span.emits
+            blocks.append(own)
+        first += span.emits
+    return PackedExtras(rows=rows, blocks=np.concatenate(blocks), wants_logprobs=wants_logprobs)
+
+
+def _pack_shaping(span: Span, *, rows: Float32[np.ndarray, "count shaping_fields"]) -> None:
+    request = span.slot.request
+    sampling = request.sampling
+    rows[:, :3] = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    rows[:, 3] = span.slot.generated + np.arange(span.emits) < request.min_tokens
 
 
 def _pack_rows(span: Span, *, rows: Int32[np.ndarray, "count fields"], first_lane: int, page_size: int) -> None:

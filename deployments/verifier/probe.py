@@ -14,10 +14,12 @@ from jaxtyping import Array, Float32, Int32, UInt8
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.sampling.logprobs import no_logprobs
 from deployments.messages.generation import GenerateRequest, SamplingSettings
+from deployments.verifier.history import History
 from deployments.verifier.ladder import Ladder
-from deployments.verifier.packing import PackedWindow, pack
-from deployments.verifier.programs import Programs, Progress, WindowResult
+from deployments.verifier.packing import PackedExtras, PackedWindow, no_shaping, pack
+from deployments.verifier.programs import Programs, Progress
 from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
 from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, Rung
@@ -29,6 +31,7 @@ _SETTINGS = (
     SamplingSettings(temperature=1.0, seed=13),
 )
 _TOKENS = 72
+_CHAIN = 4
 _PIECES = (1, 7, 3, 16, 5, 32, 2)
 
 
@@ -117,27 +120,67 @@ def _proved_draws(programs: Programs, *, hidden: Float32[np.ndarray, "tokens wid
 
 def _drawn(
     programs: Programs, *, states: Float32[Array, "rows width"], count: int, size: int
-) -> Int32[np.ndarray, "drawn two"]:
-    """Token and score (as bits) drawn after each of the first `count` rows, `size` at a time, round and round."""
+) -> Int32[np.ndarray, "drawn fields"]:
+    """What is drawn after each of the first `count` rows, as bits: `size` at a time, round and round, plain and then
+    beside rows that ask for everything.
+
+    Raises:
+        RuntimeError: a plain row draws something else beside such a row.
+    """
     most = max(programs.ladder.emits)
     places = np.arange(-(-count // most) * most, dtype=np.int32) % count
-    results = [_draw(programs, states=states, rows=places[i : i + size]) for i in range(0, len(places), size)]
-    tokens = np.concatenate([result.tokens for result in results])
-    scores = np.concatenate([result.scores for result in results])
-    return np.stack([tokens, scores.view(np.int32)], axis=1)
+    plain, mixed = (
+        np.concatenate(
+            [
+                _draw(programs, states=states, rows=places[i : i + size], is_mixed=is_mixed)
+                for i in range(0, len(places), size)
+            ]
+        )
+        for is_mixed in (False, True)
+    )
+    alike = np.tile(np.arange(_CHAIN) > 0, len(places) // _CHAIN)
+    if _differing(plain[alike, :2].copy(), mixed[alike, :2].copy()) is not None:
+        raise RuntimeError("on this device a draw depends on what is asked for beside it; it cannot serve")
+    return np.concatenate([plain, mixed])
 
 
 def _draw(
-    programs: Programs, *, states: Float32[Array, "rows width"], rows: Int32[np.ndarray, " emits"]
-) -> WindowResult:
+    programs: Programs, *, states: Float32[Array, "rows width"], rows: Int32[np.ndarray, " emits"], is_mixed: bool
+) -> Int32[np.ndarray, "emits fields"]:
+    """Token, score and log-probabilities. Where `is_mixed`, the first of every four rows asks for everything."""
     ints = np.zeros((len(rows), EMIT_INTS), np.int32)
     floats = np.zeros((len(rows), EMIT_FLOATS), np.float32)
     for emit, row in enumerate(rows):
-        settings = _SETTINGS[row % len(_SETTINGS)]
+        settings = _SETTINGS[(row // _CHAIN + row) % len(_SETTINGS)]
         ints[emit] = (row, 0, 1, settings.top_k, settings.seed, 0, row + 1)
         floats[emit] = (settings.temperature, settings.top_p, settings.min_p)
     nothing = np.zeros((0, 0), np.int32)
-    return programs.run_emit(states, PackedWindow(rows=nothing, tiles=nothing, emit_ints=ints, emit_floats=floats))
+    extras = _everything(len(rows)) if is_mixed else None
+    result = programs.run_emit(
+        states, PackedWindow(rows=nothing, tiles=nothing, emit_ints=ints, emit_floats=floats, extras=extras)
+    )
+    logprobs = result.logprobs or no_logprobs(len(rows))
+    fields = (result.tokens, result.scores, *logprobs)
+    return np.concatenate([np.asarray(field).reshape(len(rows), -1).view(np.int32) for field in fields], axis=1)
+
+
+def _everything(emits: int) -> PackedExtras:
+    """Penalties, biases and suppressed ends for the first of every four rows, whose draws all come of them."""
+    rows = no_shaping(emits)
+    rows[::_CHAIN] = (1.3, 0.7, 0.4, 1.0)
+    request = GenerateRequest(
+        request_id="probe",
+        prompt_ids=tuple(range(_TOKENS)),
+        max_tokens=2,
+        min_tokens=2,
+        end_ids=(1, 3),
+        sampling=SamplingSettings(repetition_penalty=1.3, logit_bias=tuple((token, 50.0) for token in range(_TOKENS))),
+    )
+    own = History().blocks(request, tokens=(*request.prompt_ids, 4, 4), drafts=())
+    blocks = np.concatenate([own] * (emits // _CHAIN))
+    blocks[:, 0] = np.repeat(np.arange(0, emits, _CHAIN), len(own))
+    blocks[:, 1] = 1
+    return PackedExtras(rows=rows, blocks=blocks, wants_logprobs=True)
 
 
 def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens"], compared: int = _TOKENS) -> _Trace:

@@ -18,14 +18,17 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from deployments.lm.cache.pages import CacheShape
 from deployments.lm.models.llama.modeling import Llama
+from deployments.lm.sampling.logprobs import LogProbs
 from deployments.verifier.ladder import Ladder
 from deployments.verifier.packing import PackedWindow
+from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
     EMIT_FLOATS,
     EMIT_INTS,
     ROW_FIELDS,
     TILE_FIELDS,
     BodyInput,
+    EmitExtras,
     EmitInput,
     Rung,
     body,
@@ -38,17 +41,23 @@ type Head = Callable[[Float32[Array, "rows width"], Int32[np.ndarray, " rows"]],
 
 @dataclass(frozen=True, kw_only=True)
 class WindowResult:
-    """What a window drew, on the host; as `window.Emitted`."""
+    """What a window drew, on the host; as `window.Emitted`.
+
+    Attributes:
+        logprobs: `None` unless some row wants them.
+    """
 
     tokens: Int32[np.ndarray, " emits"]
     live: Bool[np.ndarray, " emits"]
     scores: Float32[np.ndarray, " emits"]
+    logprobs: LogProbs | None = None
 
 
 class Programs:
     """Every program of a verifier, and the device state they share.
 
     Args:
+        slots: the most chains in a window.
         slot_pages: the length of a slot's page table.
         longest: the most drafts in a chain.
     """
@@ -60,6 +69,7 @@ class Programs:
         ladder: Ladder,
         shape: CacheShape,
         cache_dtype: jnp.dtype,
+        slots: int,
         slot_pages: int,
         longest: int,
         progress: Progress,
@@ -68,18 +78,27 @@ class Programs:
         self.shape = shape
         self.slot_pages = slot_pages
         self._cache_dtype = cache_dtype
-        graph, self._state = nnx.split(network)
-        self._graph = graph
+        graph, state = nnx.split(network)
+        # A flat list: the nested state is taken apart in Python, in every call, which takes longer than the dispatch.
+        self._weights, structure = jax.tree.flatten(state)
+
+        def rebuilt(weights: list[Array]) -> Llama:
+            return nnx.merge(graph, jax.tree.unflatten(structure, weights))
+
+        self._rebuilt = rebuilt
         self._cache = shape.zeros(cache_dtype)
 
-        def run_body(state: Any, cache: Any, window: BodyInput) -> Any:
-            hidden, cache = body(nnx.merge(graph, state), cache, window)
+        def run_body(weights: list[Array], cache: Any, window: BodyInput) -> Any:
+            hidden, cache = body(rebuilt(weights), cache, window)
             # Every rung hands on the same shape, so that one `emit` serves them all.
             return jnp.pad(hidden, ((0, most_rows - hidden.shape[0]), (0, 0))), cache
 
-        def run_emit(state: Any, hidden: Array, request: EmitInput) -> Any:
-            return emit(nnx.merge(graph, state), hidden, request, longest=longest)
+        def run_emit(weights: list[Array], hidden: Array, request: EmitInput, extras: EmitExtras) -> Any:
+            return emit(rebuilt(weights), hidden, request, extras, longest=longest)
 
+        self._extras = ExtrasSupply(
+            sizes=ladder.emits, slots=slots, context=slot_pages * shape.page_size, longest=longest
+        )
         most_rows = ladder.widest.rows
         self._hidden = jax.ShapeDtypeStruct((most_rows, network.config.width), jnp.float32)
         self._body, self._emit = self._compile(
@@ -98,28 +117,39 @@ class Programs:
         """The layers alone; as many rows as the widest rung has, of which the window's come first."""
         rung = Rung(rows=window.rows.shape[0], tiles=window.tiles.shape[0])
         hidden, self._cache = self._body[rung](
-            self._state, self._cache, BodyInput(rows=window.rows, tiles=window.tiles)
+            self._weights, self._cache, BodyInput(rows=window.rows, tiles=window.tiles)
         )
         return cast(Array, hidden)
 
     def run_emit(self, hidden: Float32[Array, "rows width"], window: PackedWindow) -> WindowResult:
         """Head and sampler alone."""
-        program = self._emit[window.emit_ints.shape[0]]
-        emitted = program(self._state, hidden, EmitInput(ints=window.emit_ints, floats=window.emit_floats))
+        size = window.emit_ints.shape[0]
+        extras = self._extras.none(size) if window.extras is None else self._extras.some(window.extras)
+        emitted = self._emit[size](
+            self._weights, hidden, EmitInput(ints=window.emit_ints, floats=window.emit_floats), extras
+        )
+        wants_logprobs = window.extras is not None and window.extras.wants_logprobs
         return WindowResult(
-            tokens=np.asarray(emitted.tokens), live=np.asarray(emitted.live), scores=np.asarray(emitted.scores)
+            tokens=np.asarray(emitted.tokens),
+            live=np.asarray(emitted.live),
+            scores=np.asarray(emitted.scores),
+            logprobs=jax.tree.map(np.asarray, emitted.logprobs) if wants_logprobs else None,
         )
 
     def compile_head(self, rows: int, /) -> Head:
         """The head without the sampler, from all hidden rows and `rows` row numbers to logits; for measurements."""
-        graph = self._graph
 
-        def run_head(state: Any, hidden: Array, numbers: Array) -> Array:
-            return nnx.merge(graph, state).logits(hidden[numbers])
+        def run_head(weights: list[Array], hidden: Array, numbers: Array) -> Array:
+            return self._rebuilt(weights).logits(hidden[numbers])
 
-        state = jax.tree.map(_struct, self._state)
-        compiled = jax.jit(run_head).lower(state, self._hidden, _placeholder(rows)).compile()
-        return lambda hidden, numbers: cast(Array, compiled(self._state, hidden, numbers))
+        weights = jax.tree.map(_struct, self._weights)
+        compiled = jax.jit(run_head).lower(weights, self._hidden, _placeholder(rows)).compile()
+        return lambda hidden, numbers: cast(Array, compiled(self._weights, hidden, numbers))
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes the hungriest program takes beside weights and cache, as its compiler counted them."""
+        return max(_temporaries(program) for program in (*self._body.values(), *self._emit.values()))
 
     def page(self, number: int, /, *, layer: int) -> Array:
         """One page of one layer; for proofs."""
@@ -130,9 +160,16 @@ class Programs:
         self._cache = self.shape.zeros(self._cache_dtype)
 
     def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
-        state, cache = jax.tree.map(_struct, (self._state, self._cache))
-        bodies = {rung: run_body.lower(state, cache, _body_struct(rung, self.slot_pages)) for rung in self.ladder.rungs}
-        emits = {size: run_emit.lower(state, self._hidden, _emit_struct(size)) for size in self.ladder.emits}
+        weights, cache = jax.tree.map(_struct, (self._weights, self._cache))
+        bodies = {
+            rung: run_body.lower(weights, cache, _body_struct(rung, self.slot_pages)) for rung in self.ladder.rungs
+        }
+        emits = {
+            size: run_emit.lower(
+                weights, self._hidden, _emit_struct(size), jax.tree.map(_struct, self._extras.none(size))
+            )
+            for size in self.ladder.emits
+        }
         jobs: dict[Any, Any] = {**bodies, **emits}
         done: dict[Any, Any] = {}
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -142,6 +179,11 @@ class Programs:
                 done[key] = compiled
                 progress(f"compiled {number} of {len(jobs)} programs")
         return {rung: done[rung] for rung in bodies}, {size: done[size] for size in emits}
+
+
+def _temporaries(program: Any) -> int:
+    counted = program.memory_analysis()
+    return 0 if counted is None else int(counted.temp_size_in_bytes)
 
 
 def _struct(x: Array) -> jax.ShapeDtypeStruct:

@@ -14,9 +14,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32
 
 from deployments.lm.attention import TILE_ROWS, Tiles
-from deployments.lm.cache.pages import Cache
+from deployments.lm.cache.pages import SCRATCH_PAGE, Cache
 from deployments.lm.models.llama.modeling import Llama, WindowRows
-from deployments.lm.sampling import SamplerRows, draw
+from deployments.lm.sampling.drawing import SamplerRows, draw
+from deployments.lm.sampling.logprobs import LogProbs, logprobs_of, no_logprobs
+from deployments.lm.sampling.shaping import Shaping, shape_logits
 
 ROW_FIELDS = 5
 EMIT_INTS = 7
@@ -56,12 +58,26 @@ class EmitInput(NamedTuple):
 
     Attributes:
         ints: per row its number in the window, its token, whether it begins a chain (1) or continues the row before
-            it (0), `top_k`, seed, choice, and the position drawn for (the last three as bit patterns).
+            it (0), `top_k`, seed, choice, and the position drawn for (the last three as bit patterns). Nothing is ever
+            drawn for position 0: it marks padding, which comes last.
         floats: temperature, `top_p`, `min_p`.
     """
 
     ints: Int32[HostOrDevice, "emits ints"]
     floats: Float32[HostOrDevice, "emits floats"]
+
+
+class EmitExtras(NamedTuple):
+    """What only some requests ask for; most windows take one that asks for nothing and costs nothing.
+
+    Attributes:
+        rows, blocks: as in `shaping.Shaping`.
+        numbers: how many of the blocks are used, and whether log-probabilities are wanted (1) or not (0).
+    """
+
+    rows: Float32[HostOrDevice, "emits shaping_fields"]
+    blocks: Int32[HostOrDevice, "blocks block_fields"]
+    numbers: Int32[HostOrDevice, " two"]
 
 
 class Emitted(NamedTuple):
@@ -71,11 +87,13 @@ class Emitted(NamedTuple):
         tokens: the target's own draw after each row.
         live: whether the row's own token is accepted, and so its draw counts.
         scores: the winning scores, for bitwise comparison.
+        logprobs: zeros, unless some row wants them.
     """
 
     tokens: Int32[Array, " emits"]
     live: Bool[Array, " emits"]
     scores: Float32[Array, " emits"]
+    logprobs: LogProbs
 
 
 def body(network: Llama, cache: Cache, window: BodyInput) -> tuple[Float32[Array, "rows width"], Cache]:
@@ -88,11 +106,20 @@ def body(network: Llama, cache: Cache, window: BodyInput) -> tuple[Float32[Array
         pages=table[:, TILE_FIELDS:],
         lane_of_row=lanes,
     )
-    rows = WindowRows(tokens=tokens, positions=positions, pages=pages, offsets=offsets)
+    # Padding rows write to the scratch page.
+    live = jnp.sum(pages != SCRATCH_PAGE, dtype=jnp.int32)
+    rows = WindowRows(tokens=tokens, positions=positions, pages=pages, offsets=offsets, live=live)
     return network.hidden(rows, tiles=tiles, cache=cache)
 
 
-def emit(network: Llama, hidden: Float32[Array, "rows width"], request: EmitInput, *, longest: int) -> Emitted:
+def emit(
+    network: Llama,
+    hidden: Float32[Array, "rows width"],
+    request: EmitInput,
+    extras: EmitExtras,
+    *,
+    longest: int,
+) -> Emitted:
     """Draws after each row named and accepts the drafts that equal the draws; a chain has at most `longest` drafts."""
     row, token, first, top_k, seed, choice, position = (jnp.asarray(request.ints)[:, i] for i in range(EMIT_INTS))
     temperature, top_p, min_p = (jnp.asarray(request.floats)[:, i] for i in range(EMIT_FLOATS))
@@ -105,9 +132,19 @@ def emit(network: Llama, hidden: Float32[Array, "rows width"], request: EmitInpu
         choice=_bits(choice),
         position=_bits(position),
     )
-    draws = draw(network.logits(hidden[row]), settings=settings)
+    used, wants_logprobs = jnp.asarray(extras.numbers)
+    shaping = Shaping(rows=jnp.asarray(extras.rows), blocks=jnp.asarray(extras.blocks), used=used)
+    asked = jnp.sum(position != 0, dtype=jnp.int32)
+    shaped = shape_logits(network.logits(hidden[row], live=asked), tokens=token, shaping=shaping, longest=longest)
+    draws = draw(shaped, settings=settings)
     live = accept(draws.tokens, tokens=token, first=first == 1, longest=longest)
-    return Emitted(tokens=draws.tokens, live=live, scores=draws.scores)
+    # The head runs again for those who ask: keeping its first answer would cost everybody else a copy.
+    logprobs = jax.lax.cond(
+        wants_logprobs > 0,
+        lambda: logprobs_of(network.logits(hidden[row], live=asked), tokens=draws.tokens),
+        lambda: no_logprobs(row.shape[0]),
+    )
+    return Emitted(tokens=draws.tokens, live=live, scores=draws.scores, logprobs=logprobs)
 
 
 def accept(

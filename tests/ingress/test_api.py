@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deployments.ingress.settings import IngressSettings
-from deployments.messages.errors import ContextTooLong, InvalidRequest, QueueFull, Unavailable
+from deployments.messages.errors import ContextTooLong, DeadlinePassed, InvalidRequest, QueueFull, Unavailable
 from deployments.messages.generation import FinishReason, GenerateRequest
 from tests.ingress.conftest import Serve, error_of
 from tests.ingress.fakes import END, MODEL, STATISTICS, FakeDrafter, Step, chunks, until
@@ -58,7 +58,7 @@ async def test_what_the_client_asks_for_reaches_the_verifier(serve: Serve) -> No
     async with serve(context=100) as running:
         await running.post_chat(
             temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=42, max_completion_tokens=9,
-            speculation={"enabled": True, "max_draft": 2},
+            speculation={"enabled": True, "max_draft": 2}, cache_prompt=False, priority=-3, deadline_s=2,
         )  # fmt: skip
         await running.post_chat()
         await running.post_completion(top_p=0, top_k=-1, speculation={"enabled": False})
@@ -68,6 +68,8 @@ async def test_what_the_client_asks_for_reaches_the_verifier(serve: Serve) -> No
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 40, 0.1)
     assert (sampling.seed, first.speculation.max_draft) == (42, 2)
     assert bytes(first.prompt_ids) == b"user: Say hello.\n"
+    assert (first.cache_prompt, first.priority, first.deadline_s) == (False, -3, 2.0)
+    assert (second.cache_prompt, second.priority, second.deadline_s) == (True, 0, None)
     # A chat may use the rest of the context, a completion 16 tokens; the seed is drawn where none is given.
     assert (second.max_tokens, third.max_tokens) == (100 - 17, 16)
     assert second.sampling.temperature == 1.0
@@ -167,6 +169,7 @@ async def test_a_model_without_a_template_says_so(serve: Serve) -> None:
     [
         (QueueFull("The queue is full; try again later.", 3), 429, "queue_full", "3"),
         (Unavailable("The verifier is away; try again."), 503, "unavailable", "1"),
+        (DeadlinePassed("No slot was free in time."), 503, "deadline_passed", "1"),
         (ContextTooLong("Too long: 5 of 4 tokens.", "messages"), 400, "context_length_exceeded", None),
         (InvalidRequest("No such thing.", "messages"), 400, "invalid_value", None),
         (RuntimeError("secret"), 500, "internal_error", None),

@@ -13,6 +13,7 @@ from deployments.ingress.clients import DrafterClient, TokenizerClient, Verifier
 from deployments.messages.errors import ContextTooLong, OutriderError, QueueFull, Unavailable
 from deployments.messages.generation import ChatTurn, GenerateRequest, TokenChunk
 
+_STREAMING = {"stream": True, "_by_reference": False, "response_serialization": "pickle"}
 _REQUEST = GenerateRequest(request_id="r", prompt_ids=(1,), max_tokens=4)
 
 
@@ -36,13 +37,26 @@ class _Stream:
             yield step
 
 
+class _Replica:
+    """One replica's answer: an exception is raised, an event waited for."""
+
+    def __init__(self, answer: Any, /) -> None:
+        self._answer = answer
+
+    async def get_async(self) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        if isinstance(self._answer, asyncio.Event):
+            await self._answer.wait()
+        return self._answer
+
+
 class _Broadcast:
     def __init__(self, answers: list[Any], /) -> None:
         self._answers = answers
 
-    async def results_async(self, *, return_exceptions: bool) -> list[Any]:
-        assert return_exceptions
-        return self._answers
+    async def _fetch_replica_results_async(self) -> list[_Replica]:
+        return [_Replica(answer) for answer in self._answers]
 
 
 class _Handle:
@@ -128,7 +142,7 @@ async def test_a_stream_read_to_its_end_is_not_cancelled() -> None:
     client = VerifierClient(_as_handle(handle))
     assert [chunk.token_ids async for chunk in client.generate(_REQUEST)] == [(1,), (2,)]
     assert not stream.cancelled
-    assert handle.calls == [({"method_name": "generate", "stream": True, "_by_reference": False}, (_REQUEST,))]
+    assert handle.calls == [({**_STREAMING, "method_name": "generate"}, (_REQUEST,))]
 
 
 async def test_a_stream_that_is_left_is_cancelled() -> None:
@@ -161,6 +175,24 @@ async def test_replicas_that_fail_are_left_out_while_one_answers() -> None:
     handle.answers = [RuntimeError()]
     with pytest.raises(Unavailable):
         await DrafterClient(_as_handle(handle)).metrics()
+
+
+async def test_a_replica_that_hangs_does_not_keep_what_the_others_say() -> None:
+    hangs = asyncio.Event()
+    client = DrafterClient(_as_handle(_Handle(answers=[hangs, "page", RuntimeError()])))
+    async with asyncio.timeout(0.9):
+        assert await client.metrics() == ["page"]
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.wait(tasks, timeout=1.0) if tasks else None
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def test_a_replica_that_is_alone_may_take_its_time() -> None:
+    slow = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.8, slow.set)
+    client = DrafterClient(_as_handle(_Handle(answers=[RuntimeError(), slow])))
+    answers: list[Any] = await client.metrics()
+    assert answers == [slow]
 
 
 async def test_a_client_is_told_when_no_replica_is_there_to_begin_its_reply() -> None:

@@ -80,3 +80,14 @@ def test_a_long_text_costs_in_proportion_to_its_length(stop: str) -> None:
     long = min(seconds(10_000) for _ in range(3))
     # Quadratic work would be 100 times as long.
     assert long < 40 * short
+
+
+@given(text=_SMALL, stops=_STOPS, start=st.integers(0, 40))
+def test_strings_completed_too_early_are_text_like_any_other(text: str, stops: list[str], start: int) -> None:
+    """What began early and is completed in time counts."""
+    search = StopStrings(stops=tuple(stops))
+    given_out = search.feed(text[:start], may_end=False) + search.feed(text[start:])
+    ends = [(end, -len(stop)) for stop in stops for end in range(start + 1, len(text) + 1) if text[:end].endswith(stop)]
+    expected = text[: min(ends)[0] + min(ends)[1]] if ends else text
+
+    assert (given_out + search.flush(), search.matched) == (expected, bool(ends))

@@ -1,5 +1,8 @@
 """What every route has in common: keys, and refusals in OpenAI's shape."""
 
+import asyncio
+
+import httpx
 import pytest
 
 from deployments.ingress.auth import key_digest
@@ -47,3 +50,15 @@ async def test_other_paths_and_methods_are_refused_in_shape(serve: Serve, method
     assert response.status_code == status
     error_of(response)
     assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_a_slow_upload_spends_the_time_of_its_request(serve: Serve) -> None:
+    async with serve(settings=IngressSettings(request_timeout_s=0.2)) as running:
+        url = httpx.URL(running.url)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n{")
+        async with asyncio.timeout(5):
+            status = await reader.readline()
+        writer.close()
+        assert (await running.http.get("/v1/models")).status_code == 200
+    assert status.startswith(b"HTTP/1.1 504 ")

@@ -61,6 +61,12 @@ def _chat_error(**fields: Any) -> FieldError:
         ({"speculation": {"max_draft": -1}}, "speculation.max_draft"),
         ({"speculation": {"enabled": None}}, "speculation.enabled"),
         ({"speculation": "off"}, "speculation"),
+        ({"cache_prompt": "no"}, "cache_prompt"),
+        ({"priority": 101}, "priority"),
+        ({"priority": -101}, "priority"),
+        ({"priority": 0.5}, "priority"),
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline_s": "soon"}, "deadline_s"),
     ],
 )
 def test_a_bad_value_names_its_field(fields: dict[str, Any], param: str) -> None:
@@ -78,11 +84,6 @@ def test_a_bad_value_names_its_field(fields: dict[str, Any], param: str) -> None
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logprobs": True}, "logprobs"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"frequency_penalty": 0.1}, "frequency_penalty"),
-        ({"presence_penalty": False}, "presence_penalty"),
         ({"audio": {}}, "audio"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"prediction": {"type": "content"}}, "prediction"),
@@ -162,6 +163,9 @@ def test_defaults_that_clients_send_are_accepted() -> None:
                 "stream": None,
                 "stream_options": None,
                 "speculation": None,
+                "cache_prompt": None,
+                "priority": None,
+                "deadline_s": None,
             }
         )
     )
@@ -209,7 +213,7 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"), ({"logprobs": 0}, "logprobs"), ({"best_of": 3}, "best_of")],
+    [({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"), ({"best_of": 3}, "best_of")],
 )
 def test_completions_refuse_their_own_unsupported_parameters(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(FieldError) as caught:

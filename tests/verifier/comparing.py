@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from deployments.lm.drafting.build import build_strategy
 from deployments.lm.drafting.ngram import NgramSettings
@@ -62,6 +63,54 @@ def requests_for(golden_llama: Path) -> tuple[GenerateRequest, ...]:
     )
 
 
+def shaped_requests_for(golden_llama: Path) -> tuple[GenerateRequest, ...]:
+    """Five whose logits are changed before they draw, in all the ways there are; some report log-probabilities too."""
+    # Each its own: an oracle knows a text by its beginning.
+    texts = [(*text, 300 + number) for number, text in enumerate(prompts(golden_llama))]
+    ends = tuple(range(0, VOCABULARY, 5))
+    bias = tuple((token, float(token % 7) - 3.0) for token in range(0, VOCABULARY, 3))
+    everything = SamplingSettings(
+        temperature=0.9,
+        top_p=0.9,
+        seed=17,
+        repetition_penalty=1.2,
+        presence_penalty=0.4,
+        frequency_penalty=0.3,
+        logit_bias=bias,
+    )
+    template = GenerateRequest(request_id="", prompt_ids=texts[1], max_tokens=40)
+    return (
+        replace(template, request_id="x0", sampling=replace(GREEDY, repetition_penalty=1.3), logprobs=3),
+        replace(
+            template,
+            request_id="x1",
+            prompt_ids=texts[2],
+            sampling=SamplingSettings(seed=11, presence_penalty=0.8, frequency_penalty=0.5),
+        ),
+        replace(
+            template,
+            request_id="x2",
+            prompt_ids=texts[5],
+            sampling=replace(GREEDY, frequency_penalty=1.5),
+            min_tokens=20,
+            end_ids=ends,
+        ),
+        replace(
+            template,
+            request_id="x3",
+            prompt_ids=texts[3],
+            sampling=everything,
+            end_ids=ends,
+            ignore_eos=True,
+            min_tokens=7,
+            logprobs=20,
+        ),
+        replace(
+            template, request_id="x4", prompt_ids=texts[7], sampling=replace(GREEDY, repetition_penalty=0.8), logprobs=0
+        ),
+    )
+
+
 def run(
     model: LoadedModel, requests: Sequence[GenerateRequest], *, drafts: DraftSource, ladder: Ladder | None = None
 ) -> dict[str, Reply]:
@@ -82,6 +131,7 @@ def compared(plain: Mapping[str, Reply], replies: Mapping[str, Reply]) -> int:
     for name, reply in replies.items():
         assert reply.tokens == plain[name].tokens, name
         assert reply.finish == plain[name].finish, name
+        assert reply.logprobs == plain[name].logprobs, name
     return sum(len(reply.tokens) for reply in replies.values())
 
 

@@ -19,8 +19,10 @@ from scipy import stats
 from deployments.lm.layers import Embedding, RMSNorm
 from deployments.lm.models.llama.modeling import Llama, LlamaConfig
 from deployments.lm.quant.linear import FloatLinear
-from deployments.lm.sampling import SamplerRows, draw
-from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, EmitInput, Emitted, emit
+from deployments.lm.sampling.drawing import SamplerRows, draw
+from deployments.lm.sampling.shaping import BLOCK_FIELDS
+from deployments.verifier.packing import no_shaping
+from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, EmitExtras, EmitInput, Emitted, emit
 
 VOCABULARY, TEMPERATURE, CHAINS, TOKENS = 8, 0.7, 64, 13_000
 SIGNIFICANCE = 1e-4
@@ -69,14 +71,23 @@ type Rule = Callable[[Llama, Array, EmitInput, int], Emitted]
 type Drafter = Callable[[Chain, int], np.ndarray]
 
 
+def nothing_else(request: EmitInput) -> EmitExtras:
+    """No penalties, no log-probabilities."""
+    return EmitExtras(
+        rows=no_shaping(len(request.ints)),
+        blocks=np.zeros((1, BLOCK_FIELDS), np.int32),
+        numbers=np.zeros(2, np.int32),
+    )
+
+
 def the_window(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """The product."""
-    return emit(network, hidden, request, longest=longest)
+    return emit(network, hidden, request, nothing_else(request), longest=longest)
 
 
 def accept_the_most_likely(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """Wrong: keeps a draft that is the most likely token, as a greedy check would, whatever was drawn."""
-    drawn = emit(network, hidden, request, longest=longest)
+    drawn = emit(network, hidden, request, nothing_else(request), longest=longest)
     tokens, first = jnp.asarray(request.ints)[:, 1], jnp.asarray(request.ints)[:, 2] == 1
     top = jnp.argmax(network.logits(hidden), axis=-1)
     return _replaced(drawn, tokens=tokens, first=first, kept=tokens == jnp.roll(top, 1))
@@ -85,7 +96,7 @@ def accept_the_most_likely(network: Llama, hidden: Array, request: EmitInput, lo
 def toss_a_coin_then_draw_anew(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """Wrong: keeps a draft with the probability it has, else draws anew and forgets to leave the draft out."""
     tokens, first = jnp.asarray(request.ints)[:, 1], jnp.asarray(request.ints)[:, 2] == 1
-    drawn = emit(network, hidden, request, longest=longest)
+    drawn = emit(network, hidden, request, nothing_else(request), longest=longest)
     scores = jax.nn.log_softmax(network.logits(hidden) / TEMPERATURE, axis=-1)
     coins = jax.random.uniform(jax.random.key(jnp.sum(jnp.asarray(request.ints)[:, 6])), tokens.shape)
     own = jnp.take_along_axis(jnp.roll(scores, 1, axis=0), tokens[:, None], axis=-1)[:, 0]

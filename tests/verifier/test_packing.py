@@ -5,9 +5,11 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.sampling.blocks import NO_TOKEN
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.packing import pack
 from deployments.verifier.scheduler import Span, StepPlan
@@ -90,6 +92,47 @@ def test_a_window_that_draws_nothing_has_no_draw() -> None:
     window = pack(plan, rung=Rung(rows=8, tiles=2), emits=0, page_size=PAGE, slot_pages=SLOT_PAGES)
 
     assert len(window.emit_ints) == len(window.emit_floats) == 0
+
+
+def test_extras_are_packed_for_those_who_ask_and_only_then() -> None:
+    """A chain of three rows beside plain ones: its penalties, where it is, and up to which row its end is out."""
+    plain = span(1, start=3, tokens=(10, 11), emits=2, pages=(9, 3))
+    request = replace(
+        plain.slot.request,
+        prompt_ids=(5, 6),
+        min_tokens=2,
+        end_ids=(7,),
+        sampling=SamplingSettings(repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25),
+    )
+    slot = Slot(index=2, request=request, tokens=[5, 6, 8], pages=(1, 2), admitted_at=0.0)
+    asking = Span(slot=slot, start=2, tokens=(8, 9, 8), emits=3)
+    rung = Rung(rows=8, tiles=4)
+
+    bare = pack(StepPlan(spans=(plain,)), rung=rung, emits=8, page_size=PAGE, slot_pages=SLOT_PAGES)
+    window = pack(StepPlan(spans=(plain, asking, plain)), rung=rung, emits=8, page_size=PAGE, slot_pages=SLOT_PAGES)
+    assert bare.extras is None
+    assert window.extras is not None
+    nothing, changed = [1.0, 0.0, 0.0, 0.0], [1.5, 0.5, 0.25]
+    rows = [[*changed, 1.0], [*changed, 0.0], [*changed, 0.0]]
+    assert window.extras.rows.tolist() == [nothing, nothing, *rows, nothing, nothing, nothing]
+    assert window.extras.blocks[:, :2].tolist() == [[2, 3]]
+    assert window.extras.blocks[0, 2 : 2 + 6].tolist() == [7, 5, 6, 8, 9, NO_TOKEN]
+    assert not window.extras.wants_logprobs
+
+
+def test_logprobs_alone_need_no_history() -> None:
+    asking = span(1, start=3, tokens=(10,), emits=1, pages=(9,))
+    asking.slot.request = replace(asking.slot.request, logprobs=0)
+    window = pack(StepPlan(spans=(asking,)), rung=Rung(rows=8, tiles=2), emits=8, page_size=PAGE, slot_pages=SLOT_PAGES)
+
+    assert window.extras is not None
+    assert window.extras.wants_logprobs
+    assert len(window.extras.blocks) == 0
+    going_on = Span(slot=asking.slot, start=0, tokens=(1, 2), emits=0)
+    later = pack(
+        StepPlan(spans=(going_on,)), rung=Rung(rows=8, tiles=2), emits=0, page_size=PAGE, slot_pages=SLOT_PAGES
+    )
+    assert later.extras is None
 
 
 @settings(max_examples=80, deadline=None)

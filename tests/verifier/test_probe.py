@@ -132,3 +132,45 @@ def test_rungs_that_need_an_unproved_size_of_the_draw_are_refused(
 
     assert programs.ladder.emits == (8, 16, 32)
     assert [rung.rows for rung in found.ladder.rungs] == left
+
+
+@pytest.mark.parametrize("part", ["own", "top", "top_tokens"])
+def test_a_size_that_reports_other_logprobs_is_not_used(programs: Programs, part: str) -> None:
+    right = programs._emit[32]
+
+    def wrong(*arguments: Any) -> Any:
+        emitted = right(*arguments)
+        odd = getattr(emitted.logprobs, part)
+        return emitted._replace(logprobs=emitted.logprobs._replace(**{part: odd.at[-1].add(1)}))
+
+    programs._emit[32] = wrong
+
+    assert [rung.rows for rung in report(programs).ladder.rungs] == [8, 16]
+
+
+def test_a_size_that_shapes_otherwise_is_not_used(programs: Programs) -> None:
+    """Only rows that ask for it are affected, in one size of the draw."""
+    right = programs._emit[32]
+
+    def wrong(state: Any, hidden: Any, request: Any, extras: Any) -> Any:
+        return right(state, hidden, request, extras._replace(rows=np.asarray(extras.rows) * np.float32(1.01)))
+
+    programs._emit[32] = wrong
+
+    assert [rung.rows for rung in report(programs).ladder.rungs] == [8, 16]
+
+
+def test_a_draw_that_depends_on_what_others_ask_for_does_not_start(programs: Programs) -> None:
+    """In all sizes alike, so that no comparison of sizes shows it."""
+    for size, right in list(programs._emit.items()):
+
+        def wrong(state: Any, hidden: Any, request: Any, extras: Any, right: Any = right) -> Any:
+            emitted = right(state, hidden, request, extras)
+            if not np.asarray(extras.numbers)[0]:
+                return emitted
+            return emitted._replace(scores=next_up(emitted.scores, place=(1,)))
+
+        programs._emit[size] = wrong
+
+    with pytest.raises(RuntimeError, match="depends on what is asked for beside it"):
+        report(programs)
