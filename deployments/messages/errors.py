@@ -6,6 +6,7 @@
     ├── UnknownModel            no such model here (404)
     ├── QueueFull               try again later (429)
     ├── Unavailable             a part of the graph is not there now (503)
+    │   └── DeadlinePassed      the request waited longer than it wanted to
     ├── ConfigError             a setting is wrong; nothing starts
     ├── CheckpointError         a model file is missing, broken or of an unknown kind; nothing starts
     │   ├── UnknownTokenizer    a vocabulary or pre-tokenizer this version does not know
@@ -65,6 +66,10 @@ class QueueFull(OutriderError):
 
 class Unavailable(OutriderError):
     """A part of the graph is away; the request was not started and can be sent again."""
+
+
+class DeadlinePassed(Unavailable):
+    """The request's own deadline passed while it waited for a slot; it was not started."""
 
 
 class ConfigError(OutriderError):

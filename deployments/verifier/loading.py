@@ -1,16 +1,22 @@
 """From a model file to an engine that may serve: weights, cache, programs, probe. Slow, and says how far it is."""
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
+from flax import nnx
 
 from deployments.lm.cache.pages import CacheShape, PageAllocator
+from deployments.lm.cache.prefix import PrefixCache
+from deployments.lm.checkpoint.fingerprint import fingerprint
 from deployments.lm.checkpoint.gguf import GgufFile
-from deployments.lm.models.llama.modeling import LlamaConfig
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.native import choose_kernels
+from deployments.lm.models.llama.modeling import Llama, LlamaConfig
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
@@ -18,6 +24,7 @@ from deployments.messages.metrics import Metrics
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import Ladder, build_ladder
+from deployments.verifier.memory import MemoryPlan, check_weights, free_host_memory
 from deployments.verifier.probe import ProbeReport, probe
 from deployments.verifier.programs import Programs, Progress
 
@@ -29,44 +36,80 @@ class ModelSettings:
     Attributes:
         context: the most tokens of prompt and reply together, per slot.
         draft_k: the most drafts per request and window; 0 compiles for plain decoding alone.
+        draft_rows: the most drafts of a window; `None` sets no limit.
         ladder: row counts of the windows.
-        compile_cache: a directory that keeps compiled programs; empty keeps none.
+        kernels: which kernels the network is built with.
+        compile_cache: a directory that keeps compiled programs; empty keeps none, and native kernels elsewhere.
+        cache_pages: pages of the cache; `None` takes as many as all slots can fill.
+        prefix_cache: whether pages are found by their content and shared.
+        reserve_tokens, prefill_budget, priority_step_s: as in `batch.Limits`.
     """
 
     model_path: str
     precision: Precision = Precision.INT8
+    kernels: Kernels = Kernels.AUTO
     slots: int = 8
     context: int = 2048
-    page_size: int = 128
+    page_size: int = 64
     draft_k: int = 3
+    draft_rows: int | None = None
     ladder: tuple[int, ...] = (8, 16, 32, 64, 128)
     compile_cache: str = ""
+    cache_pages: int | None = None
+    prefix_cache: bool = True
+    reserve_tokens: int = 256
+    prefill_budget: int = 32
+    priority_step_s: float = 10.0
+
+    @property
+    def slot_pages(self) -> int:
+        """Pages of one request that fills its context."""
+        return self.context // self.page_size
+
+    @property
+    def pages(self) -> int:
+        """Pages of the cache, without the scratch page."""
+        return self.slots * self.slot_pages if self.cache_pages is None else self.cache_pages
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A network ready to serve on this device."""
+    """A network ready to serve on this device.
+
+    Attributes:
+        kernels: what `ModelSettings.kernels` came to.
+        fingerprint: of the model file; see `checkpoint.fingerprint`.
+    """
 
     settings: ModelSettings
     config: LlamaConfig
     architecture: str
     name: str
+    kernels: Kernels
     programs: Programs
     report: ProbeReport
+    fingerprint: str
 
     def engine(self, *, drafts: DraftSource, metrics: Metrics, ladder: Ladder | None = None) -> Engine:
         """An engine over these programs; only one at a time, since they share the cache."""
         self.programs.ladder = ladder or self.report.ladder
         settings = self.settings
+        allocator = PageAllocator(min(settings.pages + 1, self.programs.shape.pages), page_size=settings.page_size)
+        root = f"{self.fingerprint} {settings.precision} {self.kernels} {settings.page_size}".encode()
         return Engine(
             EngineSettings(
                 slots=settings.slots,
                 context=settings.context,
                 draft_k=settings.draft_k,
+                draft_rows=settings.draft_rows,
                 page_size=settings.page_size,
+                reserve_tokens=settings.reserve_tokens,
+                prefill_budget=settings.prefill_budget,
+                priority_step_s=settings.priority_step_s,
             ),
             programs=self.programs,
-            allocator=PageAllocator(self.programs.shape.pages, page_size=settings.page_size),
+            allocator=allocator,
+            prefix=PrefixCache(allocator, root=root) if settings.prefix_cache else None,
             drafts=drafts,
             vocabulary=self.config.vocabulary,
             metrics=metrics,
@@ -84,27 +127,32 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         jax.config.update("jax_compilation_cache_dir", settings.compile_cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     started = time.perf_counter()
+    free = _free_memory()
     file = GgufFile(Path(settings.model_path))
     progress(f"reading {file.path.name}")
-    network = load_network(file, precision=settings.precision)
+    check_weights(_least_weights(file, precision=settings.precision), free=free)
+    kernels, reason = choose_kernels(settings.kernels, cache=_kernel_cache(settings))
+    progress(f"kernels: {kernels.value} ({reason})")
+    network = load_network(file, precision=settings.precision, kernels=kernels)
     settings = _fit(settings, config=network.config)
-    slot_pages = settings.context // settings.page_size
+    shape = _cache_shape(settings, config=network.config)
+    plan = _memory_plan(network, shape=shape, settings=settings, free=free)
+    plan.check()
     programs = Programs(
         network,
-        ladder=build_ladder(settings.ladder, slots=settings.slots, draft_k=settings.draft_k),
-        shape=CacheShape(
-            layers=network.config.layers,
-            # At least two and the scratch page: the probe runs beside a neighbour.
-            pages=max(settings.slots * slot_pages, 2) + 1,
-            page_size=settings.page_size,
-            kv_heads=network.config.kv_heads,
-            head_dim=network.config.head_dim,
+        ladder=build_ladder(
+            settings.ladder, slots=settings.slots, draft_k=settings.draft_k, draft_rows=settings.draft_rows
         ),
+        shape=shape,
         cache_dtype=settings.precision.cache_dtype,
-        slot_pages=slot_pages,
+        slots=settings.slots,
+        slot_pages=settings.slot_pages,
         longest=max(settings.draft_k, 1),
         progress=progress,
     )
+    plan = replace(plan, temporaries=programs.temporaries)
+    plan.check()
+    progress(f"memory: {plan}")
     report = probe(programs, vocabulary=network.config.vocabulary, progress=progress)
     for rung, reason in report.refused.items():
         progress(f"windows of {rung.rows} rows in {rung.tiles} tiles are not used: {reason}")
@@ -114,8 +162,52 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         config=network.config,
         architecture=file.require("general.architecture", str),
         name=file.get("general.name", str) or file.path.stem,
+        kernels=kernels,
         programs=programs,
         report=report,
+        fingerprint=fingerprint(file.path),
+    )
+
+
+def _kernel_cache(settings: ModelSettings) -> Path:
+    return Path(settings.compile_cache or Path.home() / ".cache" / "outrider") / "kernels"
+
+
+def _free_memory() -> int | None:
+    """Bytes the device has left; on CPU, the machine."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return free_host_memory()
+    counted = device.memory_stats()
+    return counted["bytes_limit"] - counted["bytes_in_use"] if counted else None
+
+
+def _least_weights(file: GgufFile, *, precision: Precision) -> int:
+    """Bytes the matrices take once they are loaded, as far as the header tells."""
+    is_int8 = precision in (Precision.INT8, Precision.INT8_PLAIN)
+    each = 1 if is_int8 else precision.embedding_dtype.itemsize
+    return each * sum(math.prod(shape) for shape in file.shapes.values())
+
+
+def _cache_shape(settings: ModelSettings, *, config: LlamaConfig) -> CacheShape:
+    return CacheShape(
+        layers=config.layers,
+        # At least two and the scratch page: the probe runs beside a neighbour.
+        pages=max(settings.pages, 2) + 1,
+        page_size=settings.page_size,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+    )
+
+
+def _memory_plan(network: Llama, *, shape: CacheShape, settings: ModelSettings, free: int | None) -> MemoryPlan:
+    return MemoryPlan(
+        weights=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(network))),
+        page=replace(shape, pages=1).nbytes(settings.precision.cache_dtype),
+        pages=shape.pages,
+        least_pages=max(settings.slot_pages, 2) + 1,
+        temporaries=0,
+        free=free,
     )
 
 
@@ -129,7 +221,13 @@ def _fit(settings: ModelSettings, *, config: LlamaConfig) -> ModelSettings:
     page_size = min(settings.page_size, settings.context)
     if settings.context % page_size:
         raise ConfigError(f"context {settings.context} must be a multiple of the page size {page_size}")
-    return replace(settings, page_size=page_size)
+    settings = replace(settings, page_size=page_size)
+    if settings.pages < settings.slot_pages:
+        raise ConfigError(
+            f"cache_pages {settings.pages} hold {settings.pages * page_size} tokens, less than one context of "
+            f"{settings.context}; set at least {settings.slot_pages}, or lower --ctx"
+        )
+    return settings
 
 
 def to_stderr(event: str, /) -> Progress:

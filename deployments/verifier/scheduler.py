@@ -1,14 +1,18 @@
 """Who is in the batch, and which rows the next window holds. Host only and pure: no clock, no device, no sockets."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deployments.lm.attention import TILE_ROWS
-from deployments.lm.cache.pages import PageAllocator
 from deployments.messages.errors import ContextTooLong
 from deployments.messages.generation import GenerateRequest
+from deployments.verifier.batch import Changes, Limits
+from deployments.verifier.budget import prompt_rows, share
+from deployments.verifier.paging import Paging
 from deployments.verifier.slots import Slot
+from deployments.verifier.waiting import WaitingLine
+
+_NO_SLOT = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +63,20 @@ class StepPlan:
         return any(span.drafts for span in self.spans)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a window and the batch can hold."""
-
-    slots: int
-    context: int
-    rows: int
-    tiles: int
-
-
 class Scheduler:
-    """First come, first served: a request waits until a slot and the pages for its whole reply are free."""
+    """Who runs, and on which pages.
 
-    def __init__(self, limits: Limits, *, allocator: PageAllocator) -> None:
+    A request waits until a slot is free, and pages for its tokens and the beginning of its reply. Replies grow page by
+    page; when there are no more, whoever is least senior makes room and waits again with its tokens. The most senior
+    request is never preempted while there is another, and no request may be larger than the cache: it always ends.
+    """
+
+    def __init__(self, limits: Limits, *, paging: Paging) -> None:
         self._limits = limits
-        self._allocator = allocator
-        self._waiting: deque[GenerateRequest] = deque()
+        self._paging = paging
+        self._waiting = WaitingLine()
         self._slots: dict[int, Slot] = {}
+        self._arrivals = 0
         self._turn = 0
 
     @property
@@ -89,77 +89,102 @@ class Scheduler:
 
     @property
     def pages_in_use(self) -> int:
-        return self._allocator.in_use
+        return self._paging.in_use
+
+    @property
+    def pages_cached(self) -> int:
+        """Pages that nobody holds and whose content can still be found."""
+        return self._paging.kept
+
+    @property
+    def pages_evicted(self) -> int:
+        """How many of those were lost to others so far."""
+        return self._paging.evictions
 
     @property
     def is_idle(self) -> bool:
         return not self._slots and not self._waiting
 
-    def submit(self, request: GenerateRequest, /) -> None:
+    def submit(self, request: GenerateRequest, /, *, now: float = 0.0) -> None:
         """Queues a request.
 
         Raises:
             ContextTooLong: prompt and `max_tokens` can never fit.
         """
         wanted = len(request.prompt_ids) + request.max_tokens
-        if wanted > self._limits.context:
+        room = min(self._limits.context, self._paging.capacity)
+        if wanted > room:
             raise ContextTooLong(
                 f"the prompt has {len(request.prompt_ids)} tokens and {request.max_tokens} more were asked for, "
-                f"together {wanted}; the context holds {self._limits.context}",
+                f"together {wanted}; the context holds {room}",
                 "max_tokens",
             )
-        self._waiting.append(request)
+        self._arrivals += 1
+        slot = Slot(
+            index=_NO_SLOT,
+            request=request,
+            tokens=list(request.prompt_ids),
+            pages=(),
+            admitted_at=now,
+            seniority=(now + request.priority * self._limits.priority_step, self._arrivals),
+            expires_at=None if request.deadline_s is None else now + request.deadline_s,
+        )
+        self._waiting.add(slot)
 
-    def admit(self, *, now: float) -> tuple[Slot, ...]:
-        """Moves waiting requests to slots while both a slot and enough pages are free."""
-        admitted: list[Slot] = []
-        while self._waiting and len(self._slots) < self._limits.slots:
-            request = self._waiting[0]
-            pages = self._allocator.pages_for(len(request.prompt_ids) + request.max_tokens)
-            if pages > self._allocator.free:
-                break
-            self._waiting.popleft()
-            index = min(set(range(self._limits.slots)) - self._slots.keys())
-            slot = Slot(
-                index=index,
-                request=request,
-                tokens=list(request.prompt_ids),
-                pages=self._allocator.take(pages),
-                admitted_at=now,
-            )
-            self._slots[index] = slot
-            admitted.append(slot)
-        return tuple(admitted)
+    def prepare(self, *, now: float) -> Changes:
+        """Settles who is in the next window: gives up whom nobody waits for, lets replies grow, admits others."""
+        expired = self._waiting.take_expired(now=now)
+        preempted = self._grow()
+        entered = self._admit()
+        for slot in self.active:
+            if not slot.is_decoding:
+                self._paging.catch_up(slot)
+        admitted = tuple(slot for slot in entered if not slot.preemptions)
+        for slot in admitted:
+            slot.admitted_at = now
+        resumed = tuple(slot for slot in entered if slot.preemptions)
+        return Changes(expired=expired, preempted=preempted, admitted=admitted, resumed=resumed)
 
     def plan(self, drafts: Mapping[str, tuple[int, ...]], /) -> StepPlan:
-        """Decoding rows first, with their drafts; then prompts, oldest first, as far as rows and tiles go.
+        """Decoding rows first, with their drafts; then prompts, as far as rows and tiles go.
 
-        Drafts are cut short before a decoding request goes without a row, and the oldest prompt always has one.
-
+        Drafts are cut short before a decoding request goes without a row, and the most senior prompt always has one.
         Where not all fit, whoever is left out comes first in the next window.
         """
-        room = _Room(rows=self._limits.rows, tiles=self._limits.tiles)
+        room = _Room(rows=self._limits.rungs[-1], tiles=self._limits.tiles)
         spans: list[Span] = []
         decoding = [slot for slot in self.active if slot.is_decoding]
-        prompts = sorted((slot for slot in self.active if not slot.is_decoding), key=lambda slot: slot.admitted_at)
+        prompts = self._prompts()
         decoding.sort(key=lambda slot: (slot.index - self._turn) % self._limits.slots)
         kept_back = min(len(prompts), 1)
         for number, slot in enumerate(decoding, start=1):
             if min(room.rows, room.tiles) > kept_back:
-                others = len(decoding) - number + kept_back
-                spans.append(room.take(_decoding_span(slot, drafts=drafts, room=room.beside(others))))
+                guess = drafts.get(slot.request.request_id, ())[: room.beside(len(decoding) - number + kept_back) - 1]
+                spans.append(room.take(self._decoding_span(slot, guess=guess)))
             else:
                 self._turn = slot.index
                 break
-        for slot in prompts:
-            if room.lanes:
-                spans.append(room.take(_prompt_span(slot, room=room.lanes)))
+        rows = self._prompt_rows(room.rows, decoding=len(decoding) > 0)
+        for slot, count in zip(prompts, share([slot.missing for slot in prompts], rows=rows), strict=True):
+            if min(count, room.lanes):
+                spans.append(room.take(_prompt_span(slot, rows=min(count, room.lanes))))
         return StepPlan(spans=tuple(spans))
+
+    def settle(self, slot: Slot, /) -> None:
+        """After a window: what the slot has completed can be found by others."""
+        self._paging.settle(slot)
 
     def release(self, slot: Slot, /) -> None:
         """Frees a slot and its pages."""
         del self._slots[slot.index]
-        self._allocator.give_back(slot.pages)
+        self._paging.leave(slot)
+        slot.index = _NO_SLOT
+
+    def preempt(self, slot: Slot, /) -> None:
+        """Takes slot and pages away; the request waits in front with its tokens, and its stream pauses."""
+        self.release(slot)
+        slot.preemptions += 1
+        self._waiting.add(slot)
 
     def cancel(self, request_id: str, /) -> bool:
         """Forgets a request wherever it is; says whether it was there."""
@@ -167,28 +192,76 @@ class Scheduler:
             if slot.request.request_id == request_id:
                 self.release(slot)
                 return True
-        for request in self._waiting:
-            if request.request_id == request_id:
-                self._waiting.remove(request)
-                return True
-        return False
+        return self._waiting.remove(request_id)
 
     def drop_all(self) -> Sequence[str]:
-        """Forgets every request and returns their ids; for an engine that cannot go on."""
-        ids = [slot.request.request_id for slot in self.active] + [request.request_id for request in self._waiting]
+        """Forgets every request and all that is cached, and returns the requests' ids; for an engine that failed."""
+        ids = [slot.request.request_id for slot in (*self.active, *self._waiting)]
         for slot in self.active:
             self.release(slot)
         self._waiting.clear()
+        self._paging.forget_all()
         return ids
 
     def check_integrity(self) -> None:
-        """Raises `AssertionError` unless every page is owned once and every slot's counts agree."""
-        self._allocator.check_integrity([slot.pages for slot in self.active])
+        """Raises `AssertionError` unless every page has the holders it should, and every slot's counts agree."""
         for slot in self.active:
             if slot.cached >= len(slot.tokens):
                 raise AssertionError(f"slot {slot.index} has {slot.cached} cached of {len(slot.tokens)} tokens")
-            if len(slot.tokens) > len(slot.pages) * self._allocator.page_size:
-                raise AssertionError(f"slot {slot.index} has more tokens than its pages hold")
+        self._paging.check_integrity(self.active)
+        if any(slot.pages or slot.index != _NO_SLOT for slot in self._waiting):
+            raise AssertionError("a request that waits has pages or a slot")
+
+    def _grow(self) -> tuple[Slot, ...]:
+        """A page for every next row, the most senior slot first; the least senior ones make room."""
+        preempted: list[Slot] = []
+        for slot in sorted(self.active, key=_seniority):
+            while slot.is_decoding and self._paging.extend(slot, positions=len(slot.tokens)) < len(slot.tokens):
+                victim = max(self.active, key=_seniority)
+                preempted.append(victim)
+                self.preempt(victim)
+        return tuple(preempted)
+
+    def _admit(self) -> tuple[Slot, ...]:
+        """Moves waiting requests to slots while both a slot and enough pages are free; nobody overtakes."""
+        admitted: list[Slot] = []
+        while self._waiting and len(self._slots) < self._limits.slots:
+            slot = self._waiting.first()
+            # Whoever runs should find a page for its next tokens: else the newcomer is soon preempted for it.
+            spare = sum(self._paging.may_grow(other) for other in self._slots.values())
+            positions = len(slot.tokens) + min(slot.remaining, self._limits.reserve)
+            if not self._paging.enter(slot, positions=positions, spare=spare):
+                break
+            self._waiting.take_first()
+            slot.index = min(set(range(self._limits.slots)) - self._slots.keys())
+            self._slots[slot.index] = slot
+            admitted.append(slot)
+        return tuple(admitted)
+
+    def _prompts(self) -> list[Slot]:
+        """Prompts that should run, the most senior first: of those that need the same page next, one computes it."""
+        prompts: list[Slot] = []
+        claimed: set[bytes] = set()
+        for slot in sorted((slot for slot in self.active if not slot.is_decoding), key=_seniority):
+            key = self._paging.next_key(slot)
+            if key not in claimed:
+                prompts.append(slot)
+            if key is not None:
+                claimed.add(key)
+        return prompts
+
+    def _prompt_rows(self, left: int, /, *, decoding: bool) -> int:
+        if not decoding:
+            return left
+        widest = self._limits.rungs[-1]
+        wanted = prompt_rows(decoding=widest - left, most=self._limits.prompt_rows, rungs=self._limits.rungs)
+        return min(left, max(wanted, 1))
+
+    def _decoding_span(self, slot: Slot, *, guess: tuple[int, ...]) -> Span:
+        """The last token and its drafts, of which those go that would need a page nobody can spare."""
+        positions = self._paging.extend(slot, positions=len(slot.tokens) + len(guess))
+        guess = guess[: positions - len(slot.tokens)]
+        return Span(slot=slot, start=slot.cached, tokens=(slot.tokens[-1], *guess), emits=1 + len(guess))
 
 
 @dataclass(kw_only=True)
@@ -213,12 +286,11 @@ class _Room:
         return span
 
 
-def _decoding_span(slot: Slot, *, drafts: Mapping[str, tuple[int, ...]], room: int) -> Span:
-    guess = drafts.get(slot.request.request_id, ())[: room - 1]
-    return Span(slot=slot, start=slot.cached, tokens=(slot.tokens[-1], *guess), emits=1 + len(guess))
-
-
-def _prompt_span(slot: Slot, *, room: int) -> Span:
-    chunk = tuple(slot.tokens[slot.cached : slot.cached + room])
+def _prompt_span(slot: Slot, *, rows: int) -> Span:
+    chunk = tuple(slot.tokens[slot.cached : slot.cached + rows])
     ends = slot.cached + len(chunk) == len(slot.tokens)
     return Span(slot=slot, start=slot.cached, tokens=chunk, emits=1 if ends else 0)
+
+
+def _seniority(slot: Slot) -> tuple[float, int]:
+    return slot.seniority

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from deployments.messages.generation import Decline, FinishReason, GenerateRequest, GenerationStatistics
 from deployments.verifier.backoff import BackOff
+from deployments.verifier.history import History
 
 
 @dataclass(kw_only=True)
@@ -30,11 +31,19 @@ class Slot:
     """The state of one request in the batch.
 
     Attributes:
+        index: its place in the batch; a request that waits has none.
         tokens: the accepted sequence, prompt first.
-        cached: positions whose keys and values are in the cache; the last accepted token's never are.
         pages: the slot's pages, in order of position.
+        admitted_at, first_token_at: seconds on the engine's clock; a preempted request keeps its first admission.
+        seniority: who comes first, the smaller the sooner.
+        expires_at: when a request that has not had a slot yet gives up.
+        cached: positions whose keys and values are in the cache; the last accepted token's never are.
+        keys: what the prefix cache calls the first pages.
+        known: how many of the first pages are in the prefix cache.
+        reused: positions found in the cache instead of being computed, before the first preemption.
+        preemptions: how often the request lost its slot.
         accepted: drafts kept in the last window.
-        admitted_at, first_token_at: seconds on the engine's clock.
+        history: `tokens` once more, as the sampler's penalties want them.
     """
 
     index: int
@@ -42,11 +51,18 @@ class Slot:
     tokens: list[int]
     pages: tuple[int, ...]
     admitted_at: float
+    seniority: tuple[float, int] = (0.0, 0)
+    expires_at: float | None = None
     cached: int = 0
+    keys: list[bytes] = field(default_factory=list)
+    known: int = 0
+    reused: int = 0
+    preemptions: int = 0
     accepted: int = 0
     first_token_at: float | None = None
     backoff: BackOff = field(default_factory=BackOff)
     tally: Tally = field(default_factory=Tally)
+    history: History = field(default_factory=History)
 
     @property
     def generated(self) -> int:
@@ -58,14 +74,24 @@ class Slot:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the last accepted token is missing from the cache."""
-        return self.generated > 0
+        """Whether the reply has begun and only the last accepted token is missing from the cache."""
+        return self.generated > 0 and self.cached == len(self.tokens) - 1
+
+    @property
+    def missing(self) -> int:
+        """How many rows must run before the slot decodes: the prompt; or, after a preemption, all but the last token,
+        whose row is the first one that decodes again."""
+        return len(self.tokens) - self.cached - (self.generated > 0)
+
+    def is_expired(self, *, now: float) -> bool:
+        """Whether the request waited for its first slot until after its deadline."""
+        return self.expires_at is not None and now >= self.expires_at and not self.preemptions
 
     def extend(self, draws: tuple[int, ...], /) -> tuple[tuple[int, ...], FinishReason | None]:
         """Appends what a window drew; returns the tokens that are part of the reply, and why it ended if it did."""
         fresh: list[int] = []
         for token in draws:
-            if token in self.request.end_ids:
+            if self.request.ends_at(token):
                 return tuple(fresh), FinishReason.STOP
             fresh.append(token)
             self.tokens.append(token)
@@ -77,7 +103,8 @@ class Slot:
         """What the request has cost so far."""
         first = self.first_token_at if self.first_token_at is not None else now
         return GenerationStatistics(
-            prompt_n=len(self.request.prompt_ids),
+            prompt_n=len(self.request.prompt_ids) - self.reused,
+            cache_n=self.reused,
             prompt_ms=1e3 * (first - self.admitted_at),
             predicted_n=self.generated,
             predicted_ms=1e3 * (now - first),

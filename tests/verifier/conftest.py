@@ -1,31 +1,37 @@
 """Models loaded once for every test of the verifier that needs a real network."""
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
 
-type LoadGolden = Callable[[Precision], LoadedModel]
+
+class LoadGolden(Protocol):
+    """A golden network in some precision, with the kernels a verifier would take here or those asked for."""
+
+    def __call__(self, precision: Precision, /, kernels: Kernels = Kernels.AUTO) -> LoadedModel: ...
 
 
 @pytest.fixture(scope="session")
 def load_golden(golden_llama: Path, golden_llama_rope3: Path) -> LoadGolden:
-    """A golden network in some precision, with 8 slots, pages of 16 and up to 7 drafts.
+    """With 8 slots, pages of 16 and up to 7 drafts.
 
     In f32 the one with eight layers and every rung; else the one with four layers and fewer rungs.
     """
 
     @cache
-    def load(precision: Precision) -> LoadedModel:
+    def load(precision: Precision, /, kernels: Kernels = Kernels.AUTO) -> LoadedModel:
         is_full = precision is Precision.F32
         path = golden_llama / "llama.f16.gguf" if is_full else golden_llama_rope3 / "llama_rope3.f32.gguf"
         settings = ModelSettings(
             model_path=str(path),
             precision=precision,
+            kernels=kernels,
             slots=8,
             context=512,
             page_size=16,

@@ -18,7 +18,8 @@ from deployments.verifier.drafts import DraftWanted
 from deployments.verifier.link_counters import (
     LINK_COUNTERS,
 )
-from deployments.verifier.links import DrafterLinks, LinkSettings, Outcome
+from deployments.verifier.link_round import Outcome
+from deployments.verifier.links import DrafterLinks, LinkSettings
 from tests.drafter.tally import Tally
 from tests.verifier.drafters import FakeDrafter, echo
 
@@ -48,8 +49,10 @@ class Engine:
     def round(self, *tokens: int, k: int = 3) -> dict[str, Outcome]:
         """Every request grows by `tokens` and asks for drafts."""
         self.grow(*tokens)
-        turns = [DraftWanted(request=self.requests[name], sequence=self.sequences[name], k=k) for name in self.requests]
-        return self.links.exchange(turns)
+        return self.links.exchange(self.turns(k=k))
+
+    def turns(self, *, k: int = 3) -> list[DraftWanted]:
+        return [DraftWanted(request=self.requests[name], sequence=self.sequences[name], k=k) for name in self.requests]
 
     def connect(self, *endpoints: DrafterEndpoint) -> None:
         self.links.update(endpoints)

@@ -6,12 +6,14 @@ reply, exactly as with a real cache. No JAX is involved, and a window costs micr
 """
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import PageAllocator
+from deployments.lm.cache.prefix import PrefixCache
 from deployments.messages.generation import FinishReason, GenerateRequest
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
@@ -53,6 +55,7 @@ class RecallingPrograms(Programs):
         self.pages = slots * self.slot_pages + 1
         self.page_size = page_size
         self.windows = 0
+        self.most_drafts = 0
         self.failures: list[Exception] = []
         self.clear_cache()
 
@@ -66,6 +69,7 @@ class RecallingPrograms(Programs):
         if self.failures:
             raise self.failures.pop()
         count = len(window.emit_ints)
+        self.most_drafts = max(self.most_drafts, int((window.emit_ints[:, 2] == 0).sum()))
         if count == 0:
             return None
         draws = np.asarray([self._draw(window, emit=emit) for emit in range(count)], np.int32)
@@ -92,16 +96,32 @@ def recalling_engine(
     context: int = 64,
     page_size: int = 4,
     draft_k: int = 3,
+    draft_rows: int | None = None,
     rows: tuple[int, ...] = (8, 16),
     metrics: Tallies | None = None,
     pages: int | None = None,
+    caches_prefixes: bool = True,
+    reserve: int = 256,
+    prefill: int = 32,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Engine, RecallingPrograms]:
     """An engine on it; `pages` makes the cache smaller than the slots could use."""
     programs = RecallingPrograms(slots=slots, context=context, page_size=page_size, draft_k=draft_k, rows=rows)
+    allocator = PageAllocator(pages or programs.pages, page_size=page_size)
     engine = Engine(
-        EngineSettings(slots=slots, context=context, draft_k=draft_k, page_size=page_size),
+        EngineSettings(
+            slots=slots,
+            context=context,
+            draft_k=draft_k,
+            draft_rows=draft_rows,
+            page_size=page_size,
+            reserve_tokens=reserve,
+            prefill_budget=prefill,
+        ),
         programs=programs,
-        allocator=PageAllocator(pages or programs.pages, page_size=page_size),
+        allocator=allocator,
+        prefix=PrefixCache(allocator, root=b"recalling") if caches_prefixes else None,
+        clock=clock,
         drafts=drafts,
         vocabulary=VOCABULARY,
         metrics=metrics or Tallies(),

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deployments.messages.errors import OutriderError
-from deployments.messages.generation import FinishReason, GenerateRequest, GenerationStatistics
-from deployments.verifier.engine import Delivery, Engine
+from deployments.messages.generation import FinishReason, GenerateRequest, GenerationStatistics, TokenLogprob
+from deployments.verifier.delivery import Delivery
+from deployments.verifier.engine import Engine
 
 
 class Tallies:
@@ -35,6 +36,7 @@ class Reply:
     """All that was delivered for one request."""
 
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     statistics: GenerationStatistics = field(default_factory=GenerationStatistics)
     error: OutriderError | None = None
@@ -47,6 +49,7 @@ class Reply:
         if delivery.chunk is not None:
             self.chunks += 1
             self.tokens += delivery.chunk.token_ids
+            self.logprobs += delivery.chunk.logprobs or ()
             self.finish = delivery.chunk.finish_reason
             self.statistics = delivery.chunk.statistics
 

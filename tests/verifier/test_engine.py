@@ -35,6 +35,9 @@ class Guessing:
     def begin(self, request: GenerateRequest, /) -> None:
         self.begun.append(request.request_id)
 
+    def ask(self, wanted: Sequence[DraftWanted], /) -> None:
+        assert all(item.k >= 1 for item in wanted)
+
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         tokens: dict[str, tuple[int, ...]] = {}
         declined: dict[str, Decline] = {}
@@ -61,7 +64,9 @@ class Guessing:
 
 
 def request(number: int, *, prompt: int = 5, tokens: int = 10, ends: tuple[int, ...] = ()) -> GenerateRequest:
-    text = tuple(Random(number).randrange(VOCABULARY) for _ in range(prompt))
+    # Half of all prompts begin alike, as far as they go.
+    random = Random(number if number % 2 else 0)
+    text = tuple(random.randrange(VOCABULARY) for _ in range(prompt))
     return GenerateRequest(
         request_id=f"r{number}",
         prompt_ids=text,
@@ -89,13 +94,22 @@ MOVES = st.lists(
 
 
 @settings(max_examples=120, deadline=None)
-@given(moves=MOVES, skill=st.sampled_from([0.0, 0.6, 1.0]), pages=st.sampled_from([None, 20]), ends=st.booleans())
+@given(
+    moves=MOVES,
+    skill=st.sampled_from([0.0, 0.6, 1.0]),
+    pages=st.sampled_from([None, 17, 20]),
+    reserve=st.sampled_from([1, 5, 256]),
+    caches=st.booleans(),
+    ends=st.booleans(),
+)
 def test_any_order_of_requests_cancels_and_failures(
-    moves: list[tuple[str, int, int]], skill: float, pages: int | None, ends: bool
+    moves: list[tuple[str, int, int]], skill: float, pages: int | None, reserve: int, caches: bool, ends: bool
 ) -> None:
     """After every step the pages add up; what was not cancelled or hit by a failure has the reply it should have."""
     source, tallies = Guessing(skill=skill), Tallies()
-    engine, programs = recalling_engine(source, pages=pages, metrics=tallies)
+    engine, programs = recalling_engine(
+        source, pages=pages, metrics=tallies, reserve=reserve, caches_prefixes=caches, prefill=8
+    )
     requests: list[GenerateRequest] = []
     replies: dict[str, Reply] = {}
     gone: set[str] = set()
@@ -219,7 +233,7 @@ def test_statistics_add_up() -> None:
     replies = serve(engine, requests)
 
     statistics = [reply.statistics for reply in replies.values()]
-    assert [s.prompt_n for s in statistics] == [3, 4, 5, 6, 7]
+    assert [s.prompt_n + s.cache_n for s in statistics] == [3, 4, 5, 6, 7]
     assert [s.predicted_n for s in statistics] == [9, 10, 11, 12, 13]
     for one, reply in zip(statistics, replies.values(), strict=True):
         assert reply.chunks == 1 + (one.predicted_n - 1 - one.draft_n_accepted)
@@ -231,7 +245,8 @@ def test_statistics_add_up() -> None:
     assert tallies.counters["spec_decode_num_accepted_tokens"] == sum(s.draft_n_accepted for s in statistics) > 0
     assert tallies.counters["spec_decode_num_drafts"] == sum(s.draft_rounds for s in statistics)
     assert sum(source.kept) <= sum(s.draft_n_accepted for s in statistics)
-    assert tallies.counters["prompt_tokens"] == 25
+    assert tallies.counters["prompt_tokens"] == tallies.counters["prefix_cache_queries"] == 25
+    assert tallies.counters["prefix_cache_hits"] == sum(s.cache_n for s in statistics)
     assert tallies.counters["generation_tokens"] == 55
     assert tallies.counters["requests_finished/length"] == 5
     assert tallies.counters["host_seconds"] == programs.windows
@@ -268,6 +283,19 @@ def test_no_request_gets_more_drafts_than_it_asked_for() -> None:
     one = replace(request(0, tokens=20), speculation=SpeculationSettings(max_draft=2))
 
     assert len(serve(engine, [one])["r0"].statistics.rounds) == 3
+
+
+@pytest.mark.parametrize(("requests", "share"), [(1, 3), (2, 2), (3, 1), (5, 0)])
+def test_requests_share_the_rows_for_drafts(requests: int, share: int) -> None:
+    """Four rows: so many for each of those that decode, however many its drafter was asked for before."""
+    engine, programs = recalling_engine(Guessing(skill=1.0), slots=5, draft_k=3, draft_rows=4, rows=(8, 32))
+    wanted = [request(number, tokens=20) for number in range(requests)]
+    replies = serve(engine, wanted)
+
+    for one, reply in zip(wanted, replies.values(), strict=True):
+        assert_whole(reply, of=one)
+        assert (reply.statistics.declined.get("load", 0) > 0) == (requests == 5)
+    assert min(share, 1) <= programs.most_drafts <= 4
 
 
 def test_an_end_token_is_no_part_of_the_reply() -> None:

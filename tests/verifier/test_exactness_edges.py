@@ -49,6 +49,9 @@ class Fickle:
     def begin(self, request: GenerateRequest, /) -> None:
         self.right.begin(request)
 
+    def ask(self, wanted: Sequence[DraftWanted], /) -> None:
+        self.right.ask(wanted)
+
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         tokens = {}
         for name, guess in self.right.exchange(wanted).tokens.items():

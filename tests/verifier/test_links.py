@@ -26,7 +26,7 @@ from deployments.verifier.link_counters import (
     MALFORMED,
     STALE,
 )
-from deployments.verifier.links import Outcome
+from deployments.verifier.link_round import Outcome
 from tests.verifier.drafters import drafter_process, echo, fake_drafter
 from tests.verifier.engine import VOCABULARY, Engine, delayed, engine_waiting, guesses, opened_by, timed
 
@@ -54,6 +54,51 @@ def test_eight_requests_get_their_drafts_from_a_real_drafter(engine: Engine) -> 
         assert guesses(engine.round(3, 1, k=2)) == dict.fromkeys(names, (2, 9))
     assert engine.tally.values[EXCHANGE_SECONDS] == 3
     assert engine.tally.values[LATE] == engine.tally.values[STALE] == engine.tally.values[MALFORMED] == 0
+
+
+def test_what_was_asked_ahead_is_there_when_it_is_wanted(engine: Engine) -> None:
+    with fake_drafter(answer=delayed(0.3)) as fake:
+        engine.connect(fake.endpoint)
+        engine.begin("r")
+        engine.grow(4)
+        engine.links.ask(engine.turns())
+        time.sleep(0.4)
+        outcomes: dict[str, Outcome] = {}
+        assert timed(lambda: outcomes.update(engine.round())) < 0.2
+        assert guesses(outcomes) == {"r": (4,)}
+        assert guesses(engine.round(5)) == {"r": (5,)}
+        assert sum(isinstance(message, AcceptedPrefix) for message in fake.heard) == 2
+    assert engine.tally.values[STALE] == engine.tally.values[LATE] == 0
+
+
+def test_what_was_asked_ahead_and_changed_is_asked_again(engine: Engine) -> None:
+    with fake_drafter() as fake:
+        engine.connect(fake.endpoint)
+        engine.begin("gone", "grown", "same")
+        engine.grow(4)
+        engine.links.ask(engine.turns())
+        engine.links.ask(engine.turns())
+        engine.links.close("gone", reason="cancelled")
+        del engine.requests["gone"]
+        engine.sequences["grown"].append(5)
+        engine.begin("new")
+        assert guesses(engine.round()) == {"grown": (5,), "same": (4,), "new": (1,)}
+        engine.until(lambda: guesses(engine.round(6)) == dict.fromkeys(("grown", "same", "new"), (6,)))
+    assert engine.tally.values[LATE] == engine.tally.values[MALFORMED] == 0
+    assert engine.tally.values[STALE] == 2
+
+
+def test_a_drafter_that_dies_after_it_was_asked_ahead(engine: Engine) -> None:
+    with fake_drafter(answer=delayed(1.0)) as fake:
+        engine.connect(fake.endpoint)
+        engine.begin("r")
+        engine.links.ask(engine.turns())
+        fake.hang_up()
+        assert timed(lambda: engine.round()) < 0.5
+        assert engine.round(4) == {"r": Decline.DRAFTER_UNREACHABLE}
+    with fake_drafter(name="other") as other:
+        engine.connect(other.endpoint)
+        assert guesses(engine.round(6)) == {"r": (6,)}
 
 
 def test_without_a_drafter_a_round_costs_nothing(engine: Engine) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from deployments.messages.errors import ContextTooLong, InvalidRequest, QueueFull, Unavailable
 from deployments.messages.generation import FinishReason, GenerateRequest, TokenChunk
 from deployments.verifier.drafts import NoDrafts
+from deployments.verifier.pacing import Pacer
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.programs import WindowResult
 from deployments.verifier.runner import EngineRunner
@@ -65,7 +66,9 @@ class Served:
         self.engine, self.programs = recalling_engine(NoDrafts(), metrics=self.metrics)
         self.gate = Gate(self.programs)
         self.programs.run = self.gate.run  # type: ignore[method-assign]  # a gate around the real one
-        self.runner = EngineRunner(self.engine, most_streams=most_streams, metrics=self.metrics)
+        self.runner = EngineRunner(
+            self.engine, most_streams=most_streams, metrics=self.metrics, pacer=Pacer(interval_s=0.0)
+        )
 
     async def collect(self, request: GenerateRequest) -> list[TokenChunk]:
         return [chunk async for chunk in self.runner.generate(request)]
