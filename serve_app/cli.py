@@ -30,7 +30,7 @@ def run(
     model: Model = "smollm2-135m",
     *,
     speculation: Speculation = "auto",
-    draft_k: DraftK = 3,
+    draft_k: DraftK = 7,
     slots: Slots = 8,
     context: Context = 2048,
     precision: PrecisionName = "int8",
@@ -45,12 +45,13 @@ def run(
     api_keys_file: Annotated[str, typer.Option(help="A file with one API key per line.")] = "",
 ) -> None:
     """Serve a model on this machine until Ctrl-C."""
-    from serve_app.config import AppConfig
+    from serve_app.config import AppConfig, VerifierConfig
     from serve_app.local import serving
     from serve_app.model_fetch import PACKAGED_MODELS, resolve_model
 
-    if context % 128 and context > 128:
-        raise typer.BadParameter(f"{context} is not a multiple of 128, the page size", param_hint="--ctx")
+    page_size = VerifierConfig().page_size
+    if context % page_size and context > page_size:
+        raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
     path = resolve_model(model)
     drafter = {"kind": "off"} if speculation == "off" else {"kind": "ngram", "replicas": drafters}
     config = AppConfig.model_validate(
@@ -90,7 +91,7 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
     seed: Annotated[int, typer.Option()] = 0,
     speculation: Speculation = "auto",
-    draft_k: DraftK = 3,
+    draft_k: DraftK = 7,
     context: Context = 2048,
     precision: PrecisionName = "int8",
 ) -> None:
@@ -147,7 +148,7 @@ def bench(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs: about two minutes.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file, too.")] = None,
-    draft_k: DraftK = 3,
+    draft_k: DraftK = 7,
     slots: Slots = 8,
     context: Context = 2048,
     precision: PrecisionName = "int8",

@@ -12,6 +12,7 @@ from deployments.lm.drafting.build import StrategySettings
 from deployments.lm.drafting.ngram import NgramSettings
 from deployments.lm.drafting.noise import NoiseSettings
 from deployments.lm.drafting.oracle import OracleSettings
+from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
 from deployments.verifier.deployment import VerifierSettings
@@ -103,11 +104,20 @@ class VerifierConfig(Placement):
     Attributes:
         slots: requests in the batch at once.
         context: the most tokens of prompt and reply together.
-        precision: `int8` quantises activations twice and stays close to f32; `int8-plain` is faster and coarser.
+        precision: `int8` stays close to f32; `int8-plain` is coarser.
+        kernels: `native` needs AVX-512 with VNNI and a C++ compiler; `auto` takes it where it can be had, else `xla`.
         draft_k: the most drafts a request gets in one window.
+        draft_rows: the most drafts of all requests in one window.
         draft_deadline_ms: the most a window waits for drafts.
         ladder: the row counts windows are compiled for.
+        cache_pages: pages of the cache; none takes as many as all slots can fill.
+        prefix_cache: whether prompts that begin alike share pages.
+        reserve_tokens: tokens of a reply for which pages are set aside at admission.
+        prefill_budget: the most rows of a window for prompts while a stream is open.
+        priority_step_s: seconds of waiting that one step of a request's `priority` is worth.
         max_queue: requests that may wait for a slot.
+        stream_interval_ms: the longest a chunk of a stream is held back, to travel with the next; 4 ms per open stream
+            at most, so few streams are not held at all; 0 sends a chunk per window.
         tpus: TPU chips per replica.
         compile_cache: where compiled programs are kept; empty keeps none.
     """
@@ -115,11 +125,19 @@ class VerifierConfig(Placement):
     slots: PositiveInt = 8
     context: PositiveInt = 2048
     precision: Precision = Precision.INT8
-    draft_k: int = Field(default=3, ge=1, le=8)
+    kernels: Kernels = Kernels.AUTO
+    draft_k: int = Field(default=7, ge=1, le=8)
+    draft_rows: PositiveInt = 16
     draft_deadline_ms: PositiveFloat = 5.0
     ladder: tuple[PositiveInt, ...] = (8, 16, 32, 64, 128)
-    page_size: PositiveInt = 128
+    page_size: PositiveInt = 64
+    cache_pages: PositiveInt | None = None
+    prefix_cache: bool = True
+    reserve_tokens: PositiveInt = 256
+    prefill_budget: PositiveInt = 32
+    priority_step_s: float = Field(default=10.0, ge=0)
     max_queue: int = Field(default=256, ge=0)
+    stream_interval_ms: float = Field(default=40.0, ge=0)
     tpus: int = Field(default=0, ge=0)
     compile_cache: str = str(Path.home() / ".cache" / "outrider" / "programs")
 
@@ -169,18 +187,26 @@ class AppConfig(Section):
             model=ModelSettings(
                 model_path=self.model,
                 precision=section.precision,
+                kernels=section.kernels,
                 slots=section.slots,
                 context=section.context,
                 page_size=section.page_size,
                 draft_k=section.draft_k if drafts else 0,
+                draft_rows=section.draft_rows,
                 ladder=section.ladder,
                 compile_cache=section.compile_cache,
+                cache_pages=section.cache_pages,
+                prefix_cache=section.prefix_cache,
+                reserve_tokens=section.reserve_tokens,
+                prefill_budget=section.prefill_budget,
+                priority_step_s=section.priority_step_s,
             ),
             served_model=self._served_name(),
             draft_kind=drafter.kind if drafts else None,
             draft_reason=drafter.reason,
             draft_deadline_s=section.draft_deadline_ms / 1e3,
             max_queue=section.max_queue,
+            stream_interval_s=section.stream_interval_ms / 1e3,
         )
 
     def api_keys(self) -> tuple[str, ...]:

@@ -32,6 +32,10 @@ _RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A first start compiles for a minute or two and says how far it is.
     "RAY_SERVE_SLOW_STARTUP_WARNING_S": "600",
+    # A reply is many small messages; these keep each of them in one thread per process, and off the object store.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_PROXY_USE_GRPC": "1",
     # Ray starts its workers at niceness 15; a replica is the service itself, not work in the background.
     "RAY_worker_niceness": "0",
 }

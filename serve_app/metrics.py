@@ -33,34 +33,42 @@ class PrometheusMetrics:
         self._registry = CollectorRegistry()
         self._where = where
         self._families = {spec.name: _family(spec, registry=self._registry) for spec in specs}
+        # Looked up a dozen times per window; `labels` checks and joins its arguments each time.
+        self._known: dict[tuple[str, tuple[str, ...]], _Family] = {}
         for spec in specs:
             if not spec.labels:
-                self._families[spec.name].labels(*where)
+                self._series(spec.name, ())
 
     def add(self, name: str, *, amount: float = 1.0, labels: tuple[str, ...] = ()) -> None:
         """Adds to a counter or a gauge."""
-        family = self._families[name].labels(*self._where, *labels)
-        if isinstance(family, Histogram):
+        series = self._series(name, labels)
+        if isinstance(series, Histogram):
             raise TypeError(f"{name} is a histogram; observe it")
-        family.inc(amount)
+        series.inc(amount)
 
     def set(self, name: str, *, value: float, labels: tuple[str, ...] = ()) -> None:
         """Sets a gauge."""
-        family = self._families[name].labels(*self._where, *labels)
-        if not isinstance(family, Gauge):
+        series = self._series(name, labels)
+        if not isinstance(series, Gauge):
             raise TypeError(f"{name} is no gauge")
-        family.set(value)
+        series.set(value)
 
     def observe(self, name: str, *, value: float, labels: tuple[str, ...] = ()) -> None:
         """Adds one observation to a histogram."""
-        family = self._families[name].labels(*self._where, *labels)
-        if not isinstance(family, Histogram):
+        series = self._series(name, labels)
+        if not isinstance(series, Histogram):
             raise TypeError(f"{name} is no histogram")
-        family.observe(value)
+        series.observe(value)
 
     def exposition(self) -> str:
         """All series as text."""
         return generate_latest(self._registry).decode()
+
+    def _series(self, name: str, labels: tuple[str, ...]) -> _Family:
+        series = self._known.get((name, labels))
+        if series is None:
+            series = self._known[name, labels] = self._families[name].labels(*self._where, *labels)
+        return series
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,21 @@
 
 Knows frames and connections; what a commit means is the sessions' business. Nothing a peer sends costs more than its
 own connection: each one is read only as fast as it takes its answers, and all that is kept of it is bounded.
+
+A plain thread per connection, not an event loop: after a window's pause a loop takes twice as long to read, answer and
+write as a thread that was waiting in `recv`, and the verifier waits for all of it.
 """
 
 import asyncio
+import errno
 import hmac
 import itertools
 import logging
 import socket
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from deployments.drafter.counters import BATCH_SECONDS, BLOCKS, CONNECTIONS, MALFORMED, REFUSED, TOKENS_PROPOSED
@@ -33,6 +40,10 @@ from deployments.messages.metrics import Metrics
 _READ = 16 * 1024
 _MOST_HELLO = 4096
 _KERNEL_BUFFER = 128 * 1024
+_BACKLOG = 64
+# A process that has run out of these should not spin until it has some again.
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_ACCEPT_PAUSE_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -70,62 +81,85 @@ class DraftSocket:
         self._metrics = metrics
         self._limits = limits
         self._numbers = itertools.count(1)
-        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._server: asyncio.Server | None = None
+        # Held while a batch is answered: sessions and strategy know one caller.
+        self._answering = threading.Lock()
+        self._open: dict[threading.Thread, socket.socket] = {}
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def is_serving(self) -> bool:
-        return self._server is not None and self._server.is_serving()
+        return self._thread is not None and self._thread.is_alive()
 
     async def start(self, *, host: str, port: int = 0) -> int:
         """Listens on `host`; returns the port, chosen by the system when `port` is 0."""
-        self._server = await asyncio.start_server(self._accept, host, port, limit=_READ)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        self._listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        bound: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._listen, args=(self._listener,), name="drafting", daemon=True)
+        self._thread.start()
         return bound
 
     async def stop(self) -> None:
         """Closes the listening socket and every connection."""
-        if self._server is None:
+        if self._listener is None or self._thread is None:
             return
-        self._server.close()
-        # abort, not cancel: asyncio reports a cancelled connection task as an error of ours
-        for writer in self._open.values():
-            writer.transport.abort()
-        await asyncio.gather(*self._open, return_exceptions=True)
-        await self._server.wait_closed()
+        _hang_up(self._listener)
+        await asyncio.to_thread(self._thread.join)
+        self._listener.close()
+        for thread, connection in list(self._open.items()):
+            _hang_up(connection)
+            await asyncio.to_thread(thread.join)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._open) >= self._limits.connections:
-            self._refuse("full")
-            writer.close()
-            return
-        self._open[task] = writer
-        connection = next(self._numbers)
+    def _listen(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    return  # the listener was shut down
+                _log.warning("a new drafting connection could not be taken: %s", error)
+                time.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._open) >= self._limits.connections:
+                self._refuse("full")
+                connection.close()
+                continue
+            number = next(self._numbers)
+            thread = threading.Thread(
+                target=self._attend, args=(connection, number), name=f"drafting-{number}", daemon=True
+            )
+            self._open[thread] = connection
+            thread.start()
+
+    def _attend(self, connection: socket.socket, number: int) -> None:
         try:
-            if await self._admit(reader):
-                await self._serve(reader, writer, connection=connection)
+            if self._admit(connection):
+                self._serve(connection, number=number)
         except OSError:
             pass  # the peer went away; so does everything it opened
         finally:
-            del self._open[task]
-            self._sessions.close_connection(connection)
-            self._sessions.publish()
-            # abort, not close: a peer that stopped reading would keep its unsent answers in memory
-            writer.transport.abort()
+            with self._answering:
+                self._sessions.close_connection(number)
+                self._sessions.publish()
+            del self._open[threading.current_thread()]
+            connection.close()
 
-    async def _admit(self, reader: asyncio.StreamReader) -> bool:
+    def _admit(self, connection: socket.socket) -> bool:
         """Whether the first frame is a `Hello` with the secret, in time."""
+        deadline = time.monotonic() + self._limits.hello_s
         try:
-            async with asyncio.timeout(self._limits.hello_s):
-                length = int.from_bytes(await reader.readexactly(4), "little")
-                if length > _MOST_HELLO:
-                    raise ProtocolError(f"a first frame of {length} bytes")
-                hello = read_for_drafter(await reader.readexactly(length))
+            length = int.from_bytes(_receive(connection, size=4, deadline=deadline), "little")
+            if length > _MOST_HELLO:
+                raise ProtocolError(f"a first frame of {length} bytes")
+            hello = read_for_drafter(_receive(connection, size=length, deadline=deadline))
         except TimeoutError:
             return self._refuse("timeout")
-        except (ProtocolError, asyncio.IncompleteReadError):
+        except ProtocolError:
             return self._refuse("malformed")
         if not isinstance(hello, Hello):
             return self._refuse("malformed")
@@ -138,38 +172,49 @@ class DraftSocket:
         _log.warning("closed a new drafting connection: %s", reason)
         return False
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connection: int) -> None:
-        _tune(writer)
+    def _serve(self, connection: socket.socket, *, number: int) -> None:
+        _tune(connection)
         self._metrics.add(CONNECTIONS)
         try:
-            writer.write(encode_frames([self._welcome]))
-            await self._converse(reader, writer, connection=connection)
+            self._send(connection, data=encode_frames([self._welcome]))
+            self._converse(connection, number=number)
         except ProtocolError as error:
             self._metrics.add(MALFORMED)
-            _log.warning("closed drafting connection %d: %s", connection, error)
+            _log.warning("closed drafting connection %d: %s", number, error)
         except TimeoutError:
-            _log.warning("closed drafting connection %d: its answers were left unread", connection)
+            _log.warning("closed drafting connection %d: its answers were left unread", number)
         finally:
             self._metrics.add(CONNECTIONS, amount=-1)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connection: int) -> None:
+    def _converse(self, connection: socket.socket, *, number: int) -> None:
         frames = FrameReader()
-        while data := await reader.read(_READ):
+        while data := connection.recv(_READ):
             started = time.perf_counter()
-            answers = [
-                answer
-                for body in frames.bodies(data)
-                if (answer := self._answer(body, connection=connection)) is not None
-            ]
-            writer.write(encode_frames(answers))
-            self._count(answers, seconds=time.perf_counter() - started)
-            if writer.transport.get_write_buffer_size():
-                async with asyncio.timeout(self._limits.stall_s):
-                    await writer.drain()
-            if len(data) == _READ:
-                await asyncio.sleep(0)  # more is waiting, and reading it would not let the others have their turn
+            with self._answering:
+                answers = [
+                    answer
+                    for body in frames.bodies(data)
+                    if (answer := self._answer(body, connection=number)) is not None
+                ]
+            seconds = time.perf_counter() - started
+            if answers:
+                self._send(connection, data=encode_frames(answers))
+            # After the answers are out: the verifier waits for them, nobody waits for the counts.
+            self._count(answers, seconds=seconds)
 
-    def _count(self, answers: list[ToVerifier], *, seconds: float) -> None:
+    def _send(self, connection: socket.socket, *, data: bytes) -> None:
+        """Sends all of `data`. Raises `TimeoutError` when the peer does not take it in time."""
+        try:
+            sent = connection.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(data):
+            return
+        connection.settimeout(self._limits.stall_s)
+        connection.sendall(memoryview(data)[sent:])
+        connection.settimeout(None)
+
+    def _count(self, answers: Sequence[ToVerifier], *, seconds: float) -> None:
         blocks = [answer for answer in answers if isinstance(answer, DraftBlock)]
         if blocks:
             self._metrics.add(BLOCKS, amount=len(blocks))
@@ -192,8 +237,28 @@ class DraftSocket:
         return None
 
 
-def _tune(writer: asyncio.StreamWriter) -> None:
-    connection: socket.socket = writer.get_extra_info("socket")
+def _receive(connection: socket.socket, *, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ProtocolError("it closed the connection")
+        data += part
+    return data
+
+
+def _hang_up(connection: socket.socket) -> None:
+    # shutdown, not close: only this wakes the thread that waits in it
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _tune(connection: socket.socket) -> None:
+    connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Answers are small; what a peer leaves unread should not sit in the kernel by the megabyte either.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)

@@ -123,8 +123,14 @@ class Sessions:
         if end > length:
             session.tokens.extend(tokens[repeated:])
             self._tokens += end - length
-            news = msgspec.structs.replace(
-                message, request_id=session.scoped_id, base_len=length, token_ids=message.token_ids[repeated:]
+            news = AcceptedPrefix(
+                request_id=session.scoped_id,
+                base_len=length,
+                token_ids=message.token_ids[repeated:],
+                accepted=message.accepted,
+                generation=message.generation,
+                k=message.k,
+                features=message.features,
             )
             self._strategy.commit(news)
         return True

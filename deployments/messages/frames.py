@@ -45,6 +45,7 @@ class FrameReader:
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         self._pending = bytearray()
+        self._wanted = _LENGTH
         self._max_frame = max_frame
 
     def bodies(self, data: bytes, /) -> Iterator[bytes]:
@@ -53,16 +54,29 @@ class FrameReader:
         Raises:
             ProtocolError: a frame says it is longer than `max_frame`.
         """
-        self._pending += data
-        while len(self._pending) >= _LENGTH:
-            length = int.from_bytes(self._pending[:_LENGTH], "little")
-            if length > self._max_frame:
-                raise ProtocolError(f"a frame of {length} bytes exceeds the limit of {self._max_frame}")
-            if len(self._pending) < _LENGTH + length:
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._wanted:
                 return
-            body = bytes(self._pending[_LENGTH : _LENGTH + length])
-            del self._pending[: _LENGTH + length]
-            yield body
+            data = bytes(self._pending)
+            self._pending.clear()
+        start, end = 0, len(data)
+        try:
+            while end - start >= _LENGTH:
+                length = int.from_bytes(data[start : start + _LENGTH], "little")
+                if length > self._max_frame:
+                    raise ProtocolError(f"a frame of {length} bytes exceeds the limit of {self._max_frame}")
+                if end - start < _LENGTH + length:
+                    break
+                start += _LENGTH + length
+                yield data[start - length : start]
+        finally:
+            # Also when the caller stops half-way: what it has not taken is still to come.
+            self._keep(data[start:])
+
+    def _keep(self, rest: bytes) -> None:
+        self._pending += rest
+        self._wanted = _LENGTH + (int.from_bytes(rest[:_LENGTH], "little") if len(rest) >= _LENGTH else 0)
 
 
 def read_for_drafter(body: bytes, /) -> ToDrafter:

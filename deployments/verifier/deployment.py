@@ -15,6 +15,7 @@ from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.link_counters import LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
 from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, say_speculation, to_stderr
+from deployments.verifier.pacing import Pacer
 from deployments.verifier.remote import RemoteDrafts
 from deployments.verifier.runner import EngineRunner
 
@@ -29,6 +30,7 @@ class VerifierSettings:
         draft_reason: why, for the start-up line.
         draft_deadline_s: the most a window waits for drafts.
         max_queue: requests that may wait for a slot.
+        stream_interval_s: the longest a chunk may be held back, to travel with those that follow it.
     """
 
     model: ModelSettings
@@ -37,6 +39,7 @@ class VerifierSettings:
     draft_reason: str = ""
     draft_deadline_s: float = 0.005
     max_queue: int = 256
+    stream_interval_s: float = 0.0
 
 
 class VerifierServer:
@@ -52,20 +55,17 @@ class VerifierServer:
         self._settings = settings
         self._metrics = metrics((*ENGINE_METRICS, *LINK_COUNTERS))
         self._created = int(time.time())
-        loaded = load_model(
-            replace(settings.model, model_path=str(locate(settings.model.model_path))), progress=to_stderr("loading")
-        )
+        model = replace(settings.model, model_path=str(locate(settings.model.model_path)))
+        loaded = self._loaded = load_model(model, progress=to_stderr("loading"))
         self._metrics.set("ladder_rungs", value=len(loaded.report.ladder.rungs))
         self._links: DrafterLinks | None = None
         if drafter is not None and settings.model.draft_k > 0:
             self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
         drafts = RemoteDrafts(self._links) if self._links else NoDrafts()
         engine = loaded.engine(drafts=drafts, metrics=self._metrics)
-        self._loaded = loaded
         self._drafter = drafter
-        self._runner = EngineRunner(
-            engine, most_streams=settings.model.slots + settings.max_queue, metrics=self._metrics
-        )
+        most, pace = settings.model.slots + settings.max_queue, Pacer(interval_s=settings.stream_interval_s)
+        self._runner = EngineRunner(engine, most_streams=most, metrics=self._metrics, pacer=pace)
         self._starting = asyncio.Lock()
         self._is_started = False
         self._discovery: asyncio.Task[None] | None = None

@@ -59,14 +59,15 @@ class Ladder:
         return Ladder(rungs=tuple(rung for rung in self.rungs if rung not in refused), emits=self.emits)
 
 
-def build_ladder(rows: tuple[int, ...], *, slots: int, draft_k: int) -> Ladder:
-    """The ladder of a verifier with `slots` slots and drafts of at most `draft_k`."""
+def build_ladder(rows: tuple[int, ...], *, slots: int, draft_k: int, draft_rows: int | None = None) -> Ladder:
+    """The ladder of a verifier with `slots` slots, drafts of at most `draft_k`, and `draft_rows` of all together."""
     rungs = build_rungs(rows, slots=slots)
     if rungs[-1].rows < slots:
         raise ConfigError(
             f"the widest window has {rungs[-1].rows} rows, fewer than the {slots} slots; widen the ladder"
         )
-    most = min(slots * (1 + draft_k), rungs[-1].rows)
+    drafts = slots * draft_k if draft_rows is None else min(slots * draft_k, draft_rows)
+    most = min(slots + drafts, rungs[-1].rows)
     emits = [SMALLEST_ROWS]
     while emits[-1] < most:
         emits.append(2 * emits[-1])

@@ -16,7 +16,7 @@ LINK_COUNTERS = (
     MetricSpec(
         name=EXCHANGE_SECONDS,
         kind=MetricKind.HISTOGRAM,
-        help="Time a round waited for drafts, from the first byte sent to the last block or the deadline.",
+        help="Time the engine spent on a round of drafts: asking, and waiting for the last block or the deadline.",
         buckets=(0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
     ),
     MetricSpec(name=LATE, kind=MetricKind.COUNTER, help="Blocks that were not there at the deadline."),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from deployments.messages.drafting import DraftBlock, DrafterEndpoint, ToDrafter
+from deployments.messages.drafting import DrafterEndpoint, ToDrafter
 from deployments.messages.generation import Decline, GenerateRequest
 from deployments.messages.metrics import Metrics
 from deployments.verifier.drafts import DraftWanted
@@ -28,8 +28,7 @@ from deployments.verifier.link_counters import (
 from deployments.verifier.link_keeper import KeeperSettings, LinkKeeper
 from deployments.verifier.link_ledger import Ledger
 from deployments.verifier.link_peer import Peer, Punctuality
-
-type Outcome = DraftBlock | Decline
+from deployments.verifier.link_round import Outcome, Round
 
 # A thread may have to wait this long for the interpreter, so a shorter limit would measure us, not the drafter.
 _SHORTEST_PING_S = 0.005
@@ -56,14 +55,6 @@ class LinkSettings:
     late_limit: int = 3
 
 
-@dataclass(slots=True, kw_only=True)
-class _Round:
-    """One exchange: what is known so far, and for which requests each drafter still owes an answer."""
-
-    outcomes: dict[str, Outcome]
-    waiting: dict[Peer, set[str]]
-
-
 class DrafterLinks:
     """The links of one verifier replica. A request stays with its drafter while that one is live."""
 
@@ -75,6 +66,7 @@ class DrafterLinks:
         self._live: tuple[Peer, ...] = ()
         self._assigned: dict[str, Peer] = {}
         self._is_shut = False
+        self._begun: Round | None = None
         self._keeper = LinkKeeper(
             settings=KeeperSettings(verifier=settings.verifier, ping_s=max(settings.deadline_s, _SHORTEST_PING_S)),
             metrics=metrics,
@@ -107,6 +99,15 @@ class DrafterLinks:
             peer.link.send([peer.ledger.open(request)])
             self._lose_if_broken(peer)
 
+    def ask(self, turns: Sequence[DraftWanted], /) -> None:
+        """Sends what `exchange` will want next, so that drafters work while the engine does. May be left out."""
+        with self._lock:
+            if self._live and turns and self._begun is None:
+                started = time.monotonic()
+                self._begun = Round()
+                self._ask(turns, round_=self._begun)
+                self._begun.spent_s = time.monotonic() - started
+
     def exchange(self, turns: Sequence[DraftWanted], /) -> dict[str, Outcome]:
         """Commits what each drafter does not have yet, and collects its drafts.
 
@@ -115,12 +116,15 @@ class DrafterLinks:
             the vocabulary), or why there is none.
         """
         with self._lock:
+            round_, self._begun = self._begun or Round(), None
             if not self._live or not turns:
                 return dict.fromkeys((turn.request.request_id for turn in turns), Decline.DRAFTER_UNREACHABLE)
             started = time.monotonic()
-            round_ = self._ask(turns)
+            fresh = round_.narrow(turns)
+            if fresh:
+                self._ask(fresh, round_=round_)
             self._collect(round_, deadline=started + self._settings.deadline_s)
-            self._metrics.observe(EXCHANGE_SECONDS, value=time.monotonic() - started)
+            self._metrics.observe(EXCHANGE_SECONDS, value=time.monotonic() - started + round_.spent_s)
             self._finish(round_)
             return round_.outcomes
 
@@ -144,12 +148,12 @@ class DrafterLinks:
             self._set_live(())
         self._keeper.stop()
 
-    def _ask(self, turns: Sequence[DraftWanted]) -> _Round:
-        round_ = _Round(outcomes={}, waiting={})
+    def _ask(self, turns: Sequence[DraftWanted], *, round_: Round) -> None:
         batches: dict[Peer, list[ToDrafter]] = {}
         choked = {peer for peer in self._live if _is_choked(peer)}
         for turn in turns:
             request_id = turn.request.request_id
+            round_.note(turn)
             peer = self._peer_of(request_id)
             if peer is None or turn.k < 1:
                 round_.outcomes[request_id] = Decline.DRAFTER_UNREACHABLE if peer is None else Decline.NO_GUESS
@@ -168,9 +172,8 @@ class DrafterLinks:
             peer.link.send(batch)
         for peer in choked:
             self._note_late(peer)
-        return round_
 
-    def _collect(self, round_: _Round, *, deadline: float) -> None:
+    def _collect(self, round_: Round, *, deadline: float) -> None:
         owing = {peer.link: peer for peer in round_.waiting if peer.link.broken is None}
         while owing and (left := deadline - time.monotonic()) > 0:
             for link in wait_for(owing, timeout_s=left):
@@ -179,7 +182,7 @@ class DrafterLinks:
                 if link.broken is not None or not round_.waiting[owing[link]]:
                     del owing[link]
 
-    def _read(self, peer: Peer, *, round_: _Round) -> None:
+    def _read(self, peer: Peer, *, round_: Round) -> None:
         for message in peer.link.read():
             verdict = peer.ledger.judge(message)
             if verdict is None:
@@ -191,7 +194,7 @@ class DrafterLinks:
                 round_.outcomes[verdict.request_id] = verdict.outcome
                 round_.waiting[peer].discard(verdict.request_id)
 
-    def _finish(self, round_: _Round) -> None:
+    def _finish(self, round_: Round) -> None:
         for peer, missing in round_.waiting.items():
             if peer.link.broken is not None:
                 round_.outcomes.update(dict.fromkeys(missing, Decline.DRAFTER_UNREACHABLE))

@@ -19,6 +19,10 @@ class OnboardDrafts:
         # The first exchange opens it: in one process there is no time to be won.
         del request
 
+    def ask(self, wanted: Sequence[DraftWanted], /) -> None:
+        # Nobody else could draft meanwhile.
+        del wanted
+
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         tokens: dict[str, tuple[int, ...]] = {}
         declined: dict[str, Decline] = {}

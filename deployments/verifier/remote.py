@@ -20,6 +20,9 @@ class RemoteDrafts:
     def begin(self, request: GenerateRequest, /) -> None:
         self._links.begin(request)
 
+    def ask(self, wanted: Sequence[DraftWanted], /) -> None:
+        self._links.ask(wanted)
+
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
         kind = self._links.kind
         tokens: dict[str, tuple[int, ...]] = {}

@@ -7,13 +7,16 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from deployments.messages.errors import OutriderError, QueueFull, Unavailable
 from deployments.messages.generation import GenerateRequest, TokenChunk
 from deployments.messages.metrics import Metrics
-from deployments.verifier.engine import Delivery, Engine
+from deployments.verifier.delivery import Delivery
+from deployments.verifier.engine import Engine
+from deployments.verifier.pacing import Pacer
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +45,14 @@ class EngineRunner:
 
     Args:
         most_streams: how many replies may be open at once, waiting ones included.
+        pacer: how often a stream is sent something.
     """
 
-    def __init__(self, engine: Engine, *, most_streams: int, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, *, most_streams: int, metrics: Metrics, pacer: Pacer) -> None:
         self._engine = engine
         self._most_streams = most_streams
         self._metrics = metrics
+        self._pacer = pacer
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -108,7 +113,7 @@ class EngineRunner:
     def _run(self) -> None:
         try:
             while self._take_commands():
-                self._hand_over(self._step())
+                self._hand_over(self._pacer.release(self._step(), now=time.monotonic()))
         finally:
             try:
                 self._engine.fail_all(_stopped())
@@ -128,6 +133,7 @@ class EngineRunner:
                     self._submit(request)
                 case _Cancel(request_id=request_id):
                     self._engine.cancel(request_id)
+                    self._pacer.forget(request_id)
                 case _Stop():
                     return False
 

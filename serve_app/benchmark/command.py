@@ -60,6 +60,8 @@ def _config(path: Path, *, options: BenchOptions) -> AppConfig:
                 "context": options.context,
                 "precision": options.precision,
                 "draft_k": options.draft_k,
+                # Both sides of a comparison ask the same; whoever asks second would not have to read it.
+                "prefix_cache": False,
             },
         }
     )

@@ -11,12 +11,15 @@ import msgspec
 
 from deployments.messages.drafting import DrafterEndpoint
 from deployments.messages.errors import Unavailable
-from deployments.messages.generation import GenerateRequest
+from deployments.messages.generation import GenerateRequest, SamplingSettings
+from deployments.messages.metrics import Metrics
 from deployments.verifier.drafts import DraftWanted
-from deployments.verifier.link_counters import LINK_COUNTERS
+from deployments.verifier.link_counters import EXCHANGE_SECONDS, LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
+from deployments.verifier.loading import LoadedModel
 from deployments.verifier.remote import RemoteDrafts
 from serve_app.benchmark.alternation import Effort, Spread, alternate, spread, timed
+from serve_app.benchmark.host import Recorder, step_until_decoding
 from serve_app.metrics import ReplicaMetrics
 
 _PROMPT = 64
@@ -63,7 +66,8 @@ def measure_exchange(ids: Sequence[int], /, *, requests: int, draft_k: int, roun
     settings = LinkSettings(verifier="bench", vocab_size=max(ids) + 1, k_max=draft_k, deadline_s=1.0)
     conversations = [_conversation(ids, number=number) for number in range(requests)]
     drafted: list[int] = []
-    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings) as links:
+    metrics = ReplicaMetrics()(LINK_COUNTERS)
+    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings, metrics=metrics) as links:
         drafts = RemoteDrafts(links)
 
         def exchange() -> None:
@@ -80,6 +84,33 @@ def measure_exchange(ids: Sequence[int], /, *, requests: int, draft_k: int, roun
     return ExchangeResult(
         requests=requests, seconds=spread(seconds), drafts=sum(drafted) / len(drafted) / len(conversations)
     )
+
+
+def measure_wait(model: LoadedModel, /, *, ids: Sequence[int], windows: int) -> Spread:
+    """What the engine's own thread spends on drafts per round that asks for some, all slots decoding.
+
+    Less than an exchange: it asks as soon as a window's tokens are known, and hands them out while drafters draft.
+
+    Raises:
+        Unavailable: the drafter did not start.
+    """
+    recorder = Recorder()
+    draft_k, room = max(model.settings.draft_k, 1), model.settings.context
+    settings = LinkSettings(verifier="bench", vocab_size=model.config.vocabulary, k_max=draft_k, deadline_s=1.0)
+    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings, metrics=recorder) as links:
+        engine = model.engine(drafts=RemoteDrafts(links), metrics=recorder)
+        for number in range(model.settings.slots):
+            prompt = _conversation(ids, number=number).request.prompt_ids[: room // 2]
+            greedy = SamplingSettings(temperature=0.0)
+            engine.submit(
+                GenerateRequest(
+                    request_id=f"bench-{number}", prompt_ids=prompt, max_tokens=room - len(prompt), sampling=greedy
+                )
+            )
+        step_until_decoding(engine, slots=model.settings.slots)
+        for _ in range(windows):
+            engine.step()
+    return spread(recorder.observed[EXCHANGE_SECONDS])
 
 
 def _conversation(ids: Sequence[int], *, number: int) -> _Conversation:
@@ -105,8 +136,8 @@ def _drafter(max_k: int) -> Iterator[DrafterEndpoint]:
 
 
 @contextmanager
-def _linked(endpoint: DrafterEndpoint, *, settings: LinkSettings) -> Iterator[DrafterLinks]:
-    links = DrafterLinks(settings=settings, metrics=ReplicaMetrics()(LINK_COUNTERS))
+def _linked(endpoint: DrafterEndpoint, *, settings: LinkSettings, metrics: Metrics) -> Iterator[DrafterLinks]:
+    links = DrafterLinks(settings=settings, metrics=metrics)
     try:
         links.update([endpoint])
         patience = time.monotonic() + _CONNECT_S

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.drafts import NoDrafts
+from deployments.verifier.engine import Engine
 from deployments.verifier.loading import LoadedModel
 from serve_app.benchmark.alternation import Spread, quotients, spread
 
@@ -46,6 +47,12 @@ class Recorder:
         return ""
 
 
+def step_until_decoding(engine: Engine, /, *, slots: int) -> None:
+    """Runs windows until so many requests are past their prompts."""
+    while not engine.is_idle and sum(slot.is_decoding for slot in engine.scheduler.active) < slots:
+        engine.step()
+
+
 def measure_host(model: LoadedModel, *, ids: Sequence[int], windows: int) -> HostResult:
     """Fills every slot with a plain request and runs `windows` windows once all are decoding."""
     recorder = Recorder()
@@ -61,8 +68,7 @@ def measure_host(model: LoadedModel, *, ids: Sequence[int], windows: int) -> Hos
                 sampling=SamplingSettings(temperature=0.0),
             )
         )
-    while not all(slot.is_decoding for slot in engine.scheduler.active):
-        engine.step()
+    step_until_decoding(engine, slots=model.settings.slots)
     recorder.observed.clear()
     for _ in range(min(windows, room - len(prompt) - 1)):
         engine.step()

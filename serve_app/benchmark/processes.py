@@ -67,6 +67,14 @@ def halted(pids: Iterable[int], /) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def cpu_seconds(root: int, /) -> dict[str, float]:
+    """CPU time so far of all descendants of `root`, by what they are."""
+    seconds: dict[str, float] = {}
+    for pid, role in service_processes(root).items():
+        seconds[role] = seconds.get(role, 0.0) + _cpu_s(pid)
+    return seconds
+
+
 def measure_idle(*, root: int, seconds: float) -> IdleResult:
     """CPU time of all descendants of `root` over a span in which nothing is asked of them."""
     roles = service_processes(root)

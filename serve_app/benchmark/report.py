@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from serve_app.benchmark.alternation import Spread
 from serve_app.benchmark.draws import DrawResult
 from serve_app.benchmark.exchange import ExchangeResult
 from serve_app.benchmark.host import HostResult
@@ -37,12 +38,17 @@ class ServiceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessReport:
-    """In one process, without Ray; the exchange with a drafter in a second one."""
+    """In one process, without Ray; the drafter in a second one.
+
+    Attributes:
+        wait: seconds that the engine's thread spent on drafts, per round.
+    """
 
     windows: tuple[WindowResult, ...]
     draws: tuple[DrawResult, ...]
     host: HostResult
     exchange: ExchangeResult
+    wait: Spread
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from deployments.tokenizer.deployment import TokenizerServer
 from deployments.verifier.loading import LoadedModel, load_model
 from serve_app.benchmark.alternation import Effort
 from serve_app.benchmark.draws import measure_draws
-from serve_app.benchmark.exchange import measure_exchange
+from serve_app.benchmark.exchange import measure_exchange, measure_wait
 from serve_app.benchmark.host import measure_host
 from serve_app.benchmark.machine import machine_facts
 from serve_app.benchmark.processes import is_supported, measure_idle, replicas
@@ -168,7 +168,8 @@ def measure_process(model: LoadedModel, *, ids: tuple[int, ...], efforts: Effort
     exchange = measure_exchange(
         ids, requests=model.settings.slots, draft_k=max(model.settings.draft_k, 1), rounds=efforts.exchange_rounds
     )
-    return ProcessReport(windows=windows, draws=draws, host=host, exchange=exchange)
+    wait = measure_wait(model, ids=ids, windows=efforts.host_windows)
+    return ProcessReport(windows=windows, draws=draws, host=host, exchange=exchange, wait=wait)
 
 
 def read_texts(config: AppConfig, *, max_tokens: int) -> Texts:

@@ -73,6 +73,7 @@ def _waits(service: ServiceReport, *, process: ProcessReport) -> RenderableType:
     table.add_row(
         f"exchange with the drafter, {exchange.requests} requests", _ms(exchange.seconds), str(exchange.seconds.runs)
     )
+    table.add_row("  what the engine spends on it", _ms(process.wait), str(process.wait.runs))
     table.add_row(f"host time of a window, {host.slots} slots", _ms(host.host), str(host.host.runs))
     table.add_row("  its share of the window", _percent(host.share), str(host.share.runs))
     idle = service.idle

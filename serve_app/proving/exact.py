@@ -25,7 +25,7 @@ from serve_app.prompts import load_prompts
 from serve_app.proving.asking import replies_to
 from serve_app.proving.comparison import Reply
 from serve_app.proving.report import Proof, Row, row_of
-from serve_app.proving.rungs import rung_rows, write_oracle
+from serve_app.proving.rungs import cache_rows, rung_rows, write_oracle
 from serve_app.proving.workload import PLAIN, SPECULATING, Mode, Question, ask_all, every_nth, of_mode
 
 SLOTS = 8
@@ -117,6 +117,8 @@ class Prover:
                     "precision": options.precision,
                     "draft_k": DRAFT_K,
                     "draft_deadline_ms": _DEADLINE_MS,
+                    # The reference computes every prompt. All others ask the same again, and so read cached pages.
+                    "prefix_cache": drafter["kind"] != "off",
                 },
             }
         )
@@ -180,6 +182,9 @@ class Prover:
         write_oracle(oracle, questions=questions, plain=self._plain)
         model = load_model(settings, progress=lambda _: None)
         for row in rung_rows(questions, model=model, plain=self._plain, oracle=oracle):
+            self._add(row)
+        self._say("requests preempted at random, with cached prefixes and without")
+        for row in cache_rows(questions, model=model, plain=self._plain, oracle=oracle):
             self._add(row)
 
     def _add(self, row: Row) -> None:

@@ -1,7 +1,10 @@
-"""Every window size on its own, in this process: an engine that may use one rung only must draw the same tokens."""
+"""Window sizes and uses of the cache, each on its own, in this process: the engine must draw the same tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from random import Random
 from time import perf_counter
 
 import msgspec
@@ -20,6 +23,9 @@ from serve_app.metrics import ReplicaMetrics
 from serve_app.proving.comparison import Replies, Reply
 from serve_app.proving.report import Row, row_of
 from serve_app.proving.workload import Question
+
+# How often a window begins with one request less.
+_PREEMPTED = 0.1
 
 
 def rung_rows(questions: Sequence[Question], /, *, model: LoadedModel, plain: Replies, oracle: Path) -> Iterator[Row]:
@@ -46,13 +52,35 @@ def rung_rows(questions: Sequence[Question], /, *, model: LoadedModel, plain: Re
             )
 
 
-def run_engine(engine: Engine, /, *, questions: Sequence[Question]) -> Replies:
-    """The reply to each question, by its name."""
+def cache_rows(questions: Sequence[Question], /, *, model: LoadedModel, plain: Replies, oracle: Path) -> Iterator[Row]:
+    """One row for each drafter, with the prefix cache and without, while requests are preempted at random."""
+    for shares in (True, False):
+        using = replace(model, settings=replace(model.settings, prefix_cache=shares, reserve_tokens=1))
+        for kind, drafts in _sources(model, oracle=oracle):
+            engine = using.engine(drafts=drafts, metrics=ReplicaMetrics()(ENGINE_METRICS))
+            started = perf_counter()
+            replies = run_engine(engine, questions=questions, between=partial(_preempt_at_random, engine, Random(kind)))
+            yield row_of(
+                replies,
+                plain=plain,
+                drafter=kind,
+                company="preempted" if shares else "preempted, no prefixes",
+                mode="mixed",
+                seconds=perf_counter() - started,
+            )
+
+
+def run_engine(
+    engine: Engine, /, *, questions: Sequence[Question], between: Callable[[], None] | None = None
+) -> Replies:
+    """The reply to each question, by its name; `between` is called before every window."""
     parts: dict[str, list[int]] = {question.name: [] for question in questions}
     replies: dict[str, Reply] = {}
     for question in questions:
         engine.submit(question.request)
     while not engine.is_idle:
+        if between is not None:
+            between()
         for delivery in engine.step():
             chunk = delivery.chunk
             if chunk is None:
@@ -64,6 +92,12 @@ def run_engine(engine: Engine, /, *, questions: Sequence[Question]) -> Replies:
                     token_ids=tuple(parts[name]), finish_reason=chunk.finish_reason, statistics=chunk.statistics
                 )
     return replies
+
+
+def _preempt_at_random(engine: Engine, random: Random) -> None:
+    active = engine.scheduler.active
+    if active and random.random() < _PREEMPTED:
+        engine.scheduler.preempt(random.choice(active))
 
 
 def write_oracle(path: Path, /, *, questions: Sequence[Question], plain: Replies) -> None:

@@ -43,7 +43,12 @@ async def test_it_listens_where_it_says_and_drafts() -> None:
         Welcome(drafter=endpoint.replica, kind="ngram", max_k=2),
         DraftBlock(request_id="r", base_len=5, generation=1, token_ids=(3, 1)),
     ]
-    assert "drafter_blocks 1\n" in await replica.metrics()
+    # Counted after the answers are out.
+    for _ in range(500):
+        if "drafter_blocks 1\n" in (page := await replica.metrics()):
+            break
+        await asyncio.sleep(0.01)
+    assert "drafter_blocks 1\n" in page
     await replica.check_health()
     await replica.stop()
     with pytest.raises(RuntimeError):

@@ -143,7 +143,7 @@ async def test_a_batch_is_answered_in_order(bench: Bench) -> None:
         Forgotten(request_id="r"),
         Forgotten(request_id="r"),
     ]
-    assert bench.tally.values[BLOCKS] == 2
+    await bench.until(lambda: bench.tally.values[BLOCKS] == 2)
 
 
 async def test_frames_may_arrive_a_byte_at_a_time(bench: Bench) -> None:
@@ -179,7 +179,9 @@ async def test_who_does_not_show_the_secret_is_closed_unheard(bench: Bench, case
     data, reason = NOT_ADMITTED[case]
     client = await bench.connect()
     client.writer.write(data)
-    assert await client.reader.read(1) == b""
+    # What was sent and never read may turn the end into a reset.
+    with contextlib.suppress(ConnectionResetError):
+        assert await client.reader.read(1) == b""
     assert bench.tally.values[f"{REFUSED}:{reason}"] == 1
     await bench.still_serves()
 
@@ -218,7 +220,7 @@ async def test_what_a_connection_opened_goes_with_it(bench: Bench) -> None:
     client = await bench.admitted()
     client.send(OPEN, Ping(nonce=1))
     await client.receive(1)
-    assert bench.tally.values[SESSIONS] == 1
+    await bench.until(lambda: bench.tally.values[SESSIONS] == 1)
     client.writer.transport.abort()
     await bench.until(lambda: bench.tally.values[SESSIONS] == bench.tally.values[CONNECTIONS] == 0)
 

@@ -34,7 +34,7 @@ def test_the_start_up_line_says_what_is_used_and_why(golden_service: Service) ->
     printed = [line for log in golden_service.logs.glob("worker-*.err") for line in log.read_text().splitlines()]
     lines = [json.loads(text) for text in printed if '"event": "speculation"' in text]
     (line,) = [line for line in lines if line["method"] == "ngram"]
-    assert (line["used"], line["draft_k"], line["gated"], line["refused_rungs"]) == (True, 3, False, 0)
+    assert (line["used"], line["draft_k"], line["gated"], line["refused_rungs"]) == (True, 7, False, 0)
     assert "by hand" in line["reason"]
 
 
@@ -54,7 +54,8 @@ def test_the_counters_are_the_sum_of_what_the_replies_say(golden_service: Servic
         assert told == after.total(counted, reason=reason) - before.total(counted, reason=reason), reason
     tokens = sum(each["predicted_n"] for each in timings)
     assert tokens == grown("generation_tokens_total", before=before, after=after)
-    assert sum(each["prompt_n"] for each in timings) == grown("prompt_tokens_total", before=before, after=after) == 180
+    prompts = sum(each["prompt_n"] + each["cache_n"] for each in timings)
+    assert prompts == grown("prompt_tokens_total", before=before, after=after) == 180
 
 
 def test_every_window_of_a_reply_is_accounted_for(golden_service: Service) -> None:

@@ -15,7 +15,7 @@ from deployments.lm.quant.linear import Precision
 from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
 from serve_app.benchmark.alternation import Effort
 from serve_app.benchmark.draws import measure_draws
-from serve_app.benchmark.exchange import measure_exchange
+from serve_app.benchmark.exchange import measure_exchange, measure_wait
 from serve_app.benchmark.host import measure_host
 from serve_app.benchmark.machine import machine_facts
 from serve_app.benchmark.processes import measure_idle
@@ -46,6 +46,7 @@ def measured(model: LoadedModel) -> ProcessReport:
         draws=measure_draws(model, ids=IDS, context=128, effort=TWICE),
         host=measure_host(model, ids=IDS, windows=5),
         exchange=measure_exchange(IDS[:40] * 4, requests=4, draft_k=3, rounds=5),
+        wait=measure_wait(model, ids=IDS[:40] * 4, windows=4),
     )
 
 
@@ -71,6 +72,8 @@ def test_what_is_measured_in_process_makes_sense(model: LoadedModel, measured: P
     assert measured.exchange.requests == 4
     assert 0 < measured.exchange.seconds.median < 1
     assert measured.exchange.drafts > 0
+    assert 0 < measured.wait.median < 1
+    assert measured.wait.runs >= 4
 
 
 def test_the_report_is_whole_as_json_and_as_tables(measured: ProcessReport) -> None:

@@ -1,0 +1,39 @@
+"""What a window did to a request, and what whoever waits for it is told. Data only."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from deployments.messages.errors import DeadlinePassed, OutriderError
+from deployments.messages.generation import FinishReason, TokenChunk
+from deployments.verifier.reporting import Drawn
+from deployments.verifier.scheduler import Span
+from deployments.verifier.slots import Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Something for whoever waits for a request: a chunk, or the error that ends it."""
+
+    request_id: str
+    chunk: TokenChunk | None = None
+    error: OutriderError | None = None
+
+
+class Advance(NamedTuple):
+    """What a window did to one request; `is_first` if these are its first tokens."""
+
+    span: Span
+    drawn: Drawn
+    fresh: tuple[int, ...]
+    finish: FinishReason | None
+    is_first: bool
+
+
+def refusal(slot: Slot, /) -> Delivery:
+    """For a request that waited too long for a slot."""
+    request = slot.request
+    error = DeadlinePassed(
+        f"no slot was free within the {request.deadline_s:g} s this request was willing to wait; it was not started, "
+        "so send it again, later or with more time"
+    )
+    return Delivery(request_id=request.request_id, error=error)
