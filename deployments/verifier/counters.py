@@ -42,6 +42,10 @@ ENGINE_METRICS: tuple[MetricSpec, ...] = (
     _gauge("open_streams", "Streams a client is reading."),
     _gauge("ladder_rungs", "Window sizes the start-up probe proved exact."),
     _histogram("window_seconds", "Device time of a window, by rows.", "rows", buckets=_SECONDS),
-    _histogram("host_seconds", "Host time of a window: planning, packing and handing out.", buckets=_HOST_SECONDS),
+    _histogram(
+        "host_seconds",
+        "Host time between the tokens of a window and the next window, without waiting for drafts.",
+        buckets=_HOST_SECONDS,
+    ),
     _histogram("window_occupancy", "Share of a window's rows that carry a token.", buckets=_SHARES),
 )

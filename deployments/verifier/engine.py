@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.messages.errors import OutriderError
-from deployments.messages.generation import Decline, GenerateRequest, TokenChunk
+from deployments.messages.generation import GenerateRequest, TokenChunk
 from deployments.messages.metrics import Metrics
+from deployments.verifier.asking import DraftRounds
 from deployments.verifier.batch import Limits
 from deployments.verifier.checking import check_request
 from deployments.verifier.delivery import Advance, Delivery, refusal
-from deployments.verifier.drafts import Drafts, DraftSource, DraftWanted
+from deployments.verifier.drafts import Drafts, DraftSource
 from deployments.verifier.packing import pack
 from deployments.verifier.paging import Paging
-from deployments.verifier.programs import Programs, WindowResult
+from deployments.verifier.programs import Launched, Programs, WindowResult
 from deployments.verifier.reporting import Drawn, drawn_for
 from deployments.verifier.scheduler import Scheduler, Span, StepPlan
 from deployments.verifier.slots import Slot
@@ -42,6 +43,26 @@ class EngineSettings:
     reserve_tokens: int = 256
     prefill_budget: int = 32
     priority_step_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnderWay:
+    """A window the device works on."""
+
+    plan: StepPlan
+    drafts: Drafts
+    window: Launched
+    launched_at: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Landed:
+    """A window whose tokens are known, and when they were."""
+
+    steps: list[Advance]
+    drafts: Drafts
+    at: float
 
 
 class Engine:
@@ -77,7 +98,9 @@ class Engine:
         self.scheduler = Scheduler(limits, paging=Paging(allocator, prefix=prefix))
         self._settings = settings
         self._programs = programs
-        self._drafts = drafts
+        self._rounds = DraftRounds(drafts, draft_k=settings.draft_k, draft_rows=settings.draft_rows, metrics=metrics)
+        self._under_way: _UnderWay | None = None
+        self._landed: _Landed | None = None
         self._vocabulary = vocabulary
         self._metrics = metrics
         self._clock = clock
@@ -86,7 +109,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        return self.scheduler.is_idle
+        return self.scheduler.is_idle and self._under_way is None
 
     def submit(self, request: GenerateRequest, /) -> None:
         """Queues a request.
@@ -101,17 +124,58 @@ class Engine:
     def cancel(self, request_id: str, /) -> None:
         """Forgets a request; its slot and pages are free at once."""
         if self.scheduler.cancel(request_id):
-            self._drafts.close(request_id, reason="cancelled")
+            self._rounds.close(request_id, reason="cancelled")
             self._metrics.add("requests_cancelled")
             # No window may follow to say so.
             self._set_gauges()
 
     def step(self) -> list[Delivery]:
-        """Runs one window, if there is anything to run, and returns what it brought."""
+        """Takes what the window under way brought, sends the next one off, and says what the first one brought.
+
+        Only what the next window depends on is done between the two: the rest while the device works.
+        """
+        self._landed = self._land()
+        if self._landed is not None:
+            self._rounds.ask(self.scheduler.active)
         refused = self._prepare(now=self._clock())
+        self._launch(landed_at=None if self._landed is None else self._landed.at)
+        deliveries = self._tell()
+        self._set_gauges()
+        return [*refused, *deliveries]
+
+    def fail_all(self, error: OutriderError, /) -> list[Delivery]:
+        """Ends every request with `error` and empties the cache; for a window that could not run."""
+        self._under_way = None
+        # The next window may have failed before this one's tokens were handed out.
+        told = self._tell()
+        ids = self.scheduler.drop_all()
+        self._programs.clear_cache()
+        for request_id in ids:
+            self._rounds.close(request_id, reason="failed")
+        self._set_gauges()
+        return [*told, *(Delivery(request_id=request_id, error=error) for request_id in ids)]
+
+    def _tell(self) -> list[Delivery]:
+        landed, self._landed = self._landed, None
+        if landed is None:
+            return []
+        return [self._deliver(step, drafts=landed.drafts, now=landed.at) for step in landed.steps]
+
+    def _land(self) -> _Landed | None:
+        flight, self._under_way = self._under_way, None
+        if flight is None:
+            return None
+        result = flight.window.result()
+        now = self._clock()
+        self._metrics.observe("window_seconds", value=now - flight.launched_at, labels=(str(flight.rows),))
+        return _Landed(steps=self._apply(flight.plan, result=result, now=now), drafts=flight.drafts, at=now)
+
+    def _launch(self, *, landed_at: float | None) -> None:
+        """Sends off the next window, if there is anything to run."""
         if not self.scheduler.active:
-            return refused
-        drafts = self._collect_drafts()
+            return
+        asked = self._clock()
+        drafts = self._rounds.collect(self.scheduler.active)
         drafted = self._clock()
         plan = self.scheduler.plan(drafts.tokens)
         rung = self._programs.ladder.rung_for(rows=plan.rows, tiles=plan.tiles)
@@ -122,34 +186,19 @@ class Engine:
             page_size=self._settings.page_size,
             slot_pages=self._programs.slot_pages,
         )
-        packed = self._clock()
-        result = self._programs.run(window)
-        ran = self._clock()
-        steps = self._apply(plan, result=result, now=ran)
-        applied = self._clock()
-        self._ask_ahead()
-        asked = self._clock()
-        deliveries = [self._deliver(step, drafts=drafts, now=ran) for step in steps]
-        host = packed - drafted + applied - ran + self._clock() - asked
-        self._record(plan, rows=rung.rows, host=host, device=ran - packed)
-        return [*refused, *deliveries]
-
-    def fail_all(self, error: OutriderError, /) -> list[Delivery]:
-        """Ends every request with `error` and empties the cache; for a window that could not run."""
-        ids = self.scheduler.drop_all()
-        self._programs.clear_cache()
-        for request_id in ids:
-            self._drafts.close(request_id, reason="failed")
-        self._set_gauges()
-        return [Delivery(request_id=request_id, error=error) for request_id in ids]
+        flight = self._programs.launch(window)
+        launched = self._clock()
+        self._under_way = _UnderWay(plan=plan, drafts=drafts, window=flight, launched_at=launched, rows=rung.rows)
+        self._metrics.observe("window_occupancy", value=plan.rows / rung.rows)
+        if landed_at is not None:
+            self._metrics.observe("host_seconds", value=launched - drafted + asked - landed_at)
 
     def _prepare(self, *, now: float) -> list[Delivery]:
         """Settles who is in the next window; returns the refusals of those who waited too long."""
         changes = self.scheduler.prepare(now=now)
         for slot in changes.admitted:
             self._metrics.add("prompt_tokens", amount=len(slot.request.prompt_ids))
-            if self._settings.draft_k and slot.request.speculation.enabled:
-                self._drafts.begin(slot.request)
+            self._rounds.begin(slot)
         if changes.preempted:
             # Their drafters keep what they know: a paused stream goes on where it was.
             self._metrics.add("num_preemptions", amount=len(changes.preempted))
@@ -158,66 +207,21 @@ class Engine:
             self._set_gauges()
         return [refusal(slot) for slot in changes.expired]
 
-    def _collect_drafts(self) -> Drafts:
-        wanted: list[DraftWanted] = []
-        for slot in self.scheduler.active:
-            if not slot.is_decoding:
-                continue
-            reason = self._decline(slot)
-            if reason is not None:
-                self._count_decline(slot, reason=reason)
-                continue
-            wanted.append(self._wanted(slot))
-        return self._drafts.exchange(wanted).cut(wanted) if wanted else Drafts()
-
-    def _ask_ahead(self) -> None:
-        """Drafters draft for the next window while this one is handed out."""
-        slots = (slot for slot in self.scheduler.active if slot.is_decoding and self._decline(slot) is None)
-        wanted = [self._wanted(slot) for slot in slots]
-        if wanted:
-            self._drafts.ask(wanted)
-
-    def _wanted(self, slot: Slot) -> DraftWanted:
-        limit = slot.request.speculation.max_draft
-        most = self._settings.draft_k if limit is None else min(self._settings.draft_k, limit)
-        k = min(most, self._draft_share, slot.remaining - 1)
-        return DraftWanted(request=slot.request, sequence=slot.tokens, accepted=slot.accepted, k=k)
-
-    @property
-    def _draft_share(self) -> int:
-        """The drafts one request may have beside as many others as are decoding: rows cost most when there are many."""
-        if self._settings.draft_rows is None:
-            return self._settings.draft_k
-        decoding = sum(slot.is_decoding for slot in self.scheduler.active)
-        return self._settings.draft_rows // max(decoding, 1)
-
-    def _decline(self, slot: Slot) -> Decline | None:
-        speculation = slot.request.speculation
-        if self._settings.draft_k == 0:
-            return Decline.DISABLED_BY_OPERATOR
-        if not speculation.enabled or speculation.max_draft == 0:
-            return Decline.DISABLED_BY_REQUEST
-        if slot.remaining <= 1:
-            return Decline.LAST_TOKEN
-        if not self._draft_share:
-            return Decline.LOAD
-        return None if slot.backoff.may_guess else Decline.BACKING_OFF
-
-    def _count_decline(self, slot: Slot, *, reason: Decline) -> None:
-        slot.tally.declined[reason] += 1
-        self._metrics.add("spec_decode_declined", labels=(reason.value,))
-
     def _apply(self, plan: StepPlan, *, result: WindowResult | None, now: float) -> list[Advance]:
         """Everything the next window depends on, and nothing else: drafters wait for it."""
         steps: list[Advance] = []
         row = 0
         for span in plan.spans:
+            rows = range(row, row + span.emits)
+            row += span.emits
+            if not self.scheduler.holds(span.slot):
+                # Cancelled or preempted while its window ran; what came of it is drawn again if it is wanted.
+                continue
             span.slot.cached = span.start + len(span.tokens)
             if not span.emits or result is None:
                 self.scheduler.settle(span.slot)
                 continue
-            drawn = drawn_for(result, request=span.slot.request, rows=range(row, row + span.emits))
-            row += span.emits
+            drawn = drawn_for(result, request=span.slot.request, rows=rows)
             steps.append(self._advance(span, drawn=drawn, speculates=plan.speculates, now=now))
         return steps
 
@@ -250,7 +254,7 @@ class Engine:
             logprobs=None if drawn.logprobs is None else drawn.logprobs[: len(fresh)],
         )
         if finish is not None:
-            self._drafts.close(slot.request.request_id, reason=finish.value)
+            self._rounds.close(slot.request.request_id, reason=finish.value)
             self._metrics.add("requests_finished", labels=(finish.value,))
         return Delivery(request_id=slot.request.request_id, chunk=chunk)
 
@@ -258,7 +262,7 @@ class Engine:
         slot = span.slot
         declined = drafts.declined.get(slot.request.request_id)
         if declined is not None:
-            self._count_decline(slot, reason=declined)
+            self._rounds.count_decline(slot, reason=declined)
         if span.drafts:
             slot.tally.rounds[(span.drafts, kept)] += 1
             slot.tally.draft_kind = drafts.kind
@@ -272,12 +276,6 @@ class Engine:
         if slot.request.cache_prompt and self._caches_prefixes:
             self._metrics.add("prefix_cache_queries", amount=len(slot.request.prompt_ids))
             self._metrics.add("prefix_cache_hits", amount=slot.reused)
-
-    def _record(self, plan: StepPlan, *, rows: int, host: float, device: float) -> None:
-        self._metrics.observe("window_seconds", value=device, labels=(str(rows),))
-        self._metrics.observe("host_seconds", value=host)
-        self._metrics.observe("window_occupancy", value=plan.rows / rows)
-        self._set_gauges()
 
     def _set_gauges(self) -> None:
         self._metrics.set("active_slots", value=len(self.scheduler.active))

@@ -30,6 +30,7 @@ from deployments.verifier.window import (
     BodyInput,
     EmitExtras,
     EmitInput,
+    Emitted,
     Rung,
     body,
     emit,
@@ -51,6 +52,22 @@ class WindowResult:
     live: Bool[np.ndarray, " emits"]
     scores: Float32[np.ndarray, " emits"]
     logprobs: LogProbs | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A window under way."""
+
+    hidden: Float32[Array, "rows width"]
+    emitted: Emitted | None
+    wants_logprobs: bool
+
+    def result(self) -> WindowResult | None:
+        """What it drew; `None` when it draws nothing. Blocks until it is done."""
+        if self.emitted is None:
+            self.hidden.block_until_ready()
+            return None
+        return _fetched(self.emitted, wants_logprobs=self.wants_logprobs)
 
 
 class Programs:
@@ -105,13 +122,11 @@ class Programs:
             jax.jit(run_body, donate_argnums=1), jax.jit(run_emit), progress=progress
         )
 
-    def run(self, window: PackedWindow, /) -> WindowResult | None:
-        """Runs one window; `None` when it draws nothing. Blocks until the tokens are on the host."""
+    def launch(self, window: PackedWindow, /) -> Launched:
+        """Sends one window off and returns at once; windows run in the order in which they were sent off."""
         hidden = self.run_body(window)
-        if window.emit_ints.shape[0] == 0:
-            hidden.block_until_ready()
-            return None
-        return self.run_emit(hidden, window)
+        emitted = self._run_emit(hidden, window) if window.emit_ints.shape[0] else None
+        return Launched(hidden=hidden, emitted=emitted, wants_logprobs=_wants_logprobs(window))
 
     def run_body(self, window: PackedWindow, /) -> Float32[Array, "rows width"]:
         """The layers alone; as many rows as the widest rung has, of which the window's come first."""
@@ -122,19 +137,14 @@ class Programs:
         return cast(Array, hidden)
 
     def run_emit(self, hidden: Float32[Array, "rows width"], window: PackedWindow) -> WindowResult:
-        """Head and sampler alone."""
+        """Head and sampler alone. Blocks until the tokens are on the host."""
+        return _fetched(self._run_emit(hidden, window), wants_logprobs=_wants_logprobs(window))
+
+    def _run_emit(self, hidden: Float32[Array, "rows width"], window: PackedWindow) -> Emitted:
         size = window.emit_ints.shape[0]
         extras = self._extras.none(size) if window.extras is None else self._extras.some(window.extras)
-        emitted = self._emit[size](
-            self._weights, hidden, EmitInput(ints=window.emit_ints, floats=window.emit_floats), extras
-        )
-        wants_logprobs = window.extras is not None and window.extras.wants_logprobs
-        return WindowResult(
-            tokens=np.asarray(emitted.tokens),
-            live=np.asarray(emitted.live),
-            scores=np.asarray(emitted.scores),
-            logprobs=jax.tree.map(np.asarray, emitted.logprobs) if wants_logprobs else None,
-        )
+        request = EmitInput(ints=window.emit_ints, floats=window.emit_floats)
+        return cast(Emitted, self._emit[size](self._weights, hidden, request, extras))
 
     def compile_head(self, rows: int, /) -> Head:
         """The head without the sampler, from all hidden rows and `rows` row numbers to logits; for measurements."""
@@ -179,6 +189,19 @@ class Programs:
                 done[key] = compiled
                 progress(f"compiled {number} of {len(jobs)} programs")
         return {rung: done[rung] for rung in bodies}, {size: done[size] for size in emits}
+
+
+def _wants_logprobs(window: PackedWindow) -> bool:
+    return window.extras is not None and window.extras.wants_logprobs
+
+
+def _fetched(emitted: Emitted, *, wants_logprobs: bool) -> WindowResult:
+    return WindowResult(
+        tokens=np.asarray(emitted.tokens),
+        live=np.asarray(emitted.live),
+        scores=np.asarray(emitted.scores),
+        logprobs=jax.tree.map(np.asarray, emitted.logprobs) if wants_logprobs else None,
+    )
 
 
 def _temporaries(program: Any) -> int:

@@ -170,6 +170,10 @@ class Scheduler:
                 spans.append(room.take(_prompt_span(slot, rows=min(count, room.lanes))))
         return StepPlan(spans=tuple(spans))
 
+    def holds(self, slot: Slot, /) -> bool:
+        """Whether the slot is still in the batch."""
+        return self._slots.get(slot.index) is slot
+
     def settle(self, slot: Slot, /) -> None:
         """After a window: what the slot has completed can be found by others."""
         self._paging.settle(slot)

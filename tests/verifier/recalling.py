@@ -19,7 +19,7 @@ from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import build_ladder
 from deployments.verifier.packing import PackedWindow
-from deployments.verifier.programs import Programs, WindowResult
+from deployments.verifier.programs import Launched, Programs, WindowResult
 from deployments.verifier.window import TILE_FIELDS
 from tests.verifier.serving import Reply, Tallies
 
@@ -46,6 +46,19 @@ def expected(request: GenerateRequest) -> Reply:
     return reply
 
 
+class _Recalled(Launched):
+    """A window that is done, or has failed, before anyone asks."""
+
+    def __init__(self, *, result: WindowResult | None, failure: Exception | None) -> None:
+        self._result = result
+        self._failure = failure
+
+    def result(self) -> WindowResult | None:
+        if self._failure is not None:
+            raise self._failure
+        return self._result
+
+
 class RecallingPrograms(Programs):
     """`Programs` of that network."""
 
@@ -62,12 +75,13 @@ class RecallingPrograms(Programs):
     def clear_cache(self) -> None:
         self._memory = np.full((self.pages, self.page_size), 255, np.uint8)
 
-    def run(self, window: PackedWindow, /) -> WindowResult | None:
+    def launch(self, window: PackedWindow, /) -> Launched:
+        return _Recalled(result=self._run(window), failure=self.failures.pop() if self.failures else None)
+
+    def _run(self, window: PackedWindow) -> WindowResult | None:
         self.windows += 1
         for token, _, page, offset, _ in window.rows.tolist():
             self._memory[page, offset] = token
-        if self.failures:
-            raise self.failures.pop()
         count = len(window.emit_ints)
         self.most_drafts = max(self.most_drafts, int((window.emit_ints[:, 2] == 0).sum()))
         if count == 0:

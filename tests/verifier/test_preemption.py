@@ -107,13 +107,13 @@ def test_drafts_are_cut_before_anybody_is_preempted_for_them() -> None:
 def test_statistics_of_a_preempted_request_count_each_token_once() -> None:
     clock = Clock()
     engine, programs = recalling_engine(NoDrafts(), pages=17, reserve=1, clock=clock, caches_prefixes=False)
-    run = programs.run
+    launch = programs.launch
 
-    def timed(window):  # type: ignore[no-untyped-def]  # as `Programs.run`, a second long
+    def timed(window):  # type: ignore[no-untyped-def]  # as `Programs.launch`, a second long
         clock.now += 1.0
-        return run(window)
+        return launch(window)
 
-    programs.run = timed  # type: ignore[method-assign]
+    programs.launch = timed  # type: ignore[method-assign]
     requests = [request(number, prompt=4, tokens=40) for number in (1, 3, 5)]
     replies = serve(engine, requests)
 

@@ -12,7 +12,7 @@ from deployments.messages.generation import FinishReason, GenerateRequest, Token
 from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.pacing import Pacer
 from deployments.verifier.packing import PackedWindow
-from deployments.verifier.programs import WindowResult
+from deployments.verifier.programs import Launched, WindowResult
 from deployments.verifier.runner import EngineRunner
 from tests.verifier.recalling import RecallingPrograms, expected, recalling_engine
 from tests.verifier.serving import Tallies
@@ -22,20 +22,22 @@ class Gate:
     """Lets windows through only while it is open, so that a test can act between two of them."""
 
     def __init__(self, programs: RecallingPrograms) -> None:
-        self._run = programs.run
+        self._launch = programs.launch
         self._changed = threading.Condition()
         self._is_open = True
         self._passes = 0
         self._is_waited_at = False
 
-    def run(self, window: PackedWindow, /) -> WindowResult | None:
+    def launch(self, window: PackedWindow, /) -> Launched:
+        return _Gated(gate=self, window=self._launch(window))
+
+    def wait(self) -> None:
         with self._changed:
             self._is_waited_at = True
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: self._is_open or self._passes > 0, 10)
             self._passes = max(self._passes - 1, 0)
             self._is_waited_at = False
-        return self._run(window)
 
     def open(self) -> None:
         with self._changed:
@@ -58,6 +60,18 @@ class Gate:
             assert self._changed.wait_for(lambda: self._is_waited_at and self._passes == 0, 10)
 
 
+class _Gated(Launched):
+    """A window that is under way until the gate lets it through."""
+
+    def __init__(self, *, gate: Gate, window: Launched) -> None:
+        self._gate = gate
+        self._window = window
+
+    def result(self) -> WindowResult | None:
+        self._gate.wait()
+        return self._window.result()
+
+
 class Served:
     """A runner at work."""
 
@@ -65,7 +79,7 @@ class Served:
         self.metrics = Tallies()
         self.engine, self.programs = recalling_engine(NoDrafts(), metrics=self.metrics)
         self.gate = Gate(self.programs)
-        self.programs.run = self.gate.run  # type: ignore[method-assign]  # a gate around the real one
+        self.programs.launch = self.gate.launch  # type: ignore[method-assign]  # a gate around the real one
         self.runner = EngineRunner(
             self.engine, most_streams=most_streams, metrics=self.metrics, pacer=Pacer(interval_s=0.0)
         )
@@ -249,7 +263,7 @@ async def test_a_device_that_is_gone_leaves_nobody_waiting(monkeypatch: pytest.M
     def gone(*_: object) -> None:
         raise RuntimeError("no device")
 
-    monkeypatch.setattr(one.programs, "run", gone)
+    monkeypatch.setattr(one.programs, "launch", gone)
     monkeypatch.setattr(one.programs, "clear_cache", gone)
     one.runner.start()
     with pytest.raises(Unavailable, match="has stopped"):
