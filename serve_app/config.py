@@ -15,8 +15,8 @@ from deployments.lm.drafting.oracle import OracleSettings
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
-from deployments.verifier.deployment import VerifierSettings
 from deployments.verifier.loading import ModelSettings
+from deployments.verifier.settings import VerifierSettings
 from serve_app.model_fetch import PACKAGED_MODELS
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from deployments.messages.generation import GenerateRequest, ModelCard, TokenChunk
@@ -14,32 +14,12 @@ from deployments.verifier.discovery import keep_discovering
 from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.link_counters import LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, say_speculation, to_stderr
+from deployments.verifier.loading import LoadedModel, load_model, say_speculation, to_stderr
 from deployments.verifier.pacing import Pacer
 from deployments.verifier.remote import RemoteDrafts
 from deployments.verifier.runner import EngineRunner
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifierSettings:
-    """The verifier's own section of the configuration.
-
-    Attributes:
-        served_model: the id clients name; `None` takes the name in the file.
-        draft_kind: the drafter chosen, for the card; `None` when speculation is off.
-        draft_reason: why, for the start-up line.
-        draft_deadline_s: the most a window waits for drafts.
-        max_queue: requests that may wait for a slot.
-        stream_interval_s: the longest a chunk may be held back, to travel with those that follow it.
-    """
-
-    model: ModelSettings
-    served_model: str | None = None
-    draft_kind: str | None = "ngram"
-    draft_reason: str = ""
-    draft_deadline_s: float = 0.005
-    max_queue: int = 256
-    stream_interval_s: float = 0.0
+from deployments.verifier.settings import VerifierSettings
+from deployments.verifier.watching import watch_programs
 
 
 class VerifierServer:
@@ -56,21 +36,25 @@ class VerifierServer:
         self._metrics = metrics((*ENGINE_METRICS, *LINK_COUNTERS))
         self._created = int(time.time())
         model = replace(settings.model, model_path=str(locate(settings.model.model_path)))
-        loaded = self._loaded = load_model(model, progress=to_stderr("loading"))
-        self._metrics.set("ladder_rungs", value=len(loaded.report.ladder.rungs))
+        self._loaded = loaded = load_model(model, progress=to_stderr("loading"))
         self._links: DrafterLinks | None = None
         if drafter is not None and settings.model.draft_k > 0:
             self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
         drafts = RemoteDrafts(self._links) if self._links else NoDrafts()
         engine = loaded.engine(drafts=drafts, metrics=self._metrics)
         self._drafter = drafter
+        watch_programs(loaded.report, metrics=self._metrics)
         most, pace = settings.model.slots + settings.max_queue, Pacer(interval_s=settings.stream_interval_s)
         self._runner = EngineRunner(engine, most_streams=most, metrics=self._metrics, pacer=pace)
         self._starting = asyncio.Lock()
         self._is_started = False
         self._discovery: asyncio.Task[None] | None = None
-        kind = settings.draft_kind if self._links else None
-        say_speculation(kind, draft_k=settings.model.draft_k, reason=settings.draft_reason, report=loaded.report)
+        say_speculation(
+            settings.draft_kind if self._links else None,
+            draft_k=settings.model.draft_k,
+            reason=settings.draft_reason,
+            report=loaded.report,
+        )
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         """Streams a reply; see `VerifierPort`."""
