@@ -76,7 +76,7 @@ def test_timings_are_on_the_last_chunk_of_a_stream(golden_service: Service) -> N
     assert [("timings" in frame, "metrics" in frame) for frame in frames[:-1]] == [(False, False)] * (len(frames) - 1)
     assert {"predicted_n", "predicted_ms", "prompt_n", "cache_n"} <= frames[-1]["timings"].keys()
     assert frames[-1]["choices"][0]["finish_reason"]
-    assert frames[-1]["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3
+    assert frames[-1]["metrics"]["speculative_decoding"]["num_spec_tokens"] == 7
 
 
 def test_declined_by_request_is_said_and_counted(golden_service: Service) -> None:

@@ -1,9 +1,11 @@
 """Drafters for tests of the verifier's links: a real one in its own process, and one in a thread that does as told."""
 
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,6 +129,15 @@ class FakeDrafter:
             return False
         connection.sendall(reply if isinstance(reply, bytes) else encode_frames(reply))
         return True
+
+
+def halt(process: subprocess.Popen[bytes], /) -> None:
+    """Returns once it is stopped: a process may do a good deal between the signal and its effect."""
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from deployments.verifier.link_counters import (
     LINKS_PARKED,
     MALFORMED,
 )
-from tests.verifier.drafters import drafter_process, echo, fake_drafter
+from tests.verifier.drafters import drafter_process, echo, fake_drafter, halt
 from tests.verifier.engine import Engine, delayed, engine_waiting, guesses, opened_by, timed, without_pings
 
 
@@ -47,7 +47,7 @@ def test_a_drafter_that_hangs_is_left_alone_and_comes_back(hurried: Engine) -> N
         engine.connect(drafter.endpoint)
         engine.begin("a", "b")
         engine.until(lambda: guesses(engine.round(2)) == dict.fromkeys("ab", (2, 2, 2)))
-        drafter.process.send_signal(signal.SIGSTOP)
+        halt(drafter.process)
         for _ in range(3):
             assert engine.links.live == 1
             took = timed(lambda: engine.round(9, 8))

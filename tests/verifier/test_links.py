@@ -1,6 +1,5 @@
 """One exchange with all drafters: real sockets and processes, honest drafters and liars."""
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from deployments.verifier.link_counters import (
     STALE,
 )
 from deployments.verifier.link_round import Outcome
-from tests.verifier.drafters import drafter_process, echo, fake_drafter
+from tests.verifier.drafters import drafter_process, echo, fake_drafter, halt
 from tests.verifier.engine import VOCABULARY, Engine, delayed, engine_waiting, guesses, opened_by, timed
 
 
@@ -174,7 +173,7 @@ def test_a_drafter_killed_in_the_middle_of_an_exchange_ends_the_wait(engine: Eng
         engine.begin("a", "b")
         assert guesses(engine.round(2)) == dict.fromkeys("ab", (3, 1, 2))
         # Stopped first, so that the exchange is surely under way when it dies.
-        drafter.process.send_signal(signal.SIGSTOP)
+        halt(drafter.process)
         killer = threading.Timer(0.1, drafter.process.kill)
         killer.start()
         outcomes: dict[str, Outcome] = {}

@@ -90,6 +90,8 @@ def _load(cache: Path) -> str | None:
     """Builds and registers; says what went wrong, if anything did."""
     compiler = _compiler() or ""
     library = cache / f"kernels-{_fingerprint(compiler)}.so"
+    if library.name in _registered():
+        return None
     if not library.exists():
         trouble = _build(library, compiler=compiler)
         if trouble:
@@ -131,8 +133,14 @@ def _build(library: Path, *, compiler: str) -> str | None:
     return None
 
 
-@functools.cache
 def _register(library: Path) -> None:
     loaded = ctypes.CDLL(str(library))
     for target, symbol in _SYMBOLS.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
+    _registered().add(library.name)
+
+
+@functools.cache
+def _registered() -> set[str]:
+    """What XLA knows already: it takes each target once in a process, wherever its library lies."""
+    return set()

@@ -8,7 +8,6 @@ import pytest
 
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.kernels.native import choose_kernels, sources
-from deployments.messages.errors import ConfigError
 
 _BUILD = """
 import sys
@@ -66,11 +65,17 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    chosen, reason = choose_kernels(Kernels.AUTO, cache=file)
-    assert chosen is Kernels.XLA
-    assert str(file) in reason
-    with pytest.raises(ConfigError, match="take kernels 'xla'"):
-        choose_kernels(Kernels.NATIVE, cache=file)
+    out, err = start(file, "auto").communicate(timeout=100)
+    assert "XLA" in out, err
+    assert f"{file} cannot be written" in out
+    _, err = start(file, "native").communicate(timeout=100)
+    assert "take kernels 'xla', or 'auto'" in err
+
+
+def test_a_second_folder_in_one_process_is_not_needed(tmp_path: Path) -> None:
+    """The fixture has loaded them from another one."""
+    assert choose_kernels(Kernels.NATIVE, cache=tmp_path)[0] is Kernels.NATIVE
+    assert not any(tmp_path.iterdir())
 
 
 def test_every_source_is_part_of_the_library() -> None:
