@@ -186,8 +186,9 @@ class Engine:
             page_size=self._settings.page_size,
             slot_pages=self._programs.slot_pages,
         )
-        flight = self._programs.launch(window)
+        # The device may begin before `launch` returns.
         launched = self._clock()
+        flight = self._programs.launch(window)
         self._under_way = _UnderWay(plan=plan, drafts=drafts, window=flight, launched_at=launched, rows=rung.rows)
         self._metrics.observe("window_occupancy", value=plan.rows / rung.rows)
         if landed_at is not None:

@@ -110,7 +110,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peer-alone", action="store_true", help="only llama-server, in all its settings")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; not to be quoted")
     parser.add_argument("--precision", default="int8", help="Outrider's arithmetic (default: %(default)s)")
-    parser.add_argument("--draft-k", type=int, default=3, help="Outrider's longest draft (default: %(default)s)")
+    parser.add_argument("--draft-k", type=int, default=7, help="Outrider's longest draft (default: %(default)s)")
     parser.add_argument(
         "--ctx", type=int, default=2048, help="tokens of a request, on both sides (default: %(default)s)"
     )

@@ -26,7 +26,7 @@ _SYMBOLS = {INT8_LINEAR: "OutriderInt8Linear", ATTEND: "OutriderAttend"}
 _FOLDER = Path(__file__).parent
 _NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "fma")
 _FLAGS = (
-    "-std=c++17",
+    "-std=c++20",
     "-O3",
     "-shared",
     "-fPIC",
