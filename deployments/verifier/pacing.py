@@ -12,8 +12,8 @@ import msgspec
 from deployments.messages.generation import TokenChunk
 from deployments.verifier.delivery import Delivery
 
-_PER_STREAM_S = 0.004
-"""What one stream may hold back per open stream: all together they send some 250 chunks a second."""
+_PER_STREAM_S = 0.016
+"""What one stream may hold back per open stream: all together they send some 60 chunks a second."""
 
 
 @dataclass(slots=True, kw_only=True)
