@@ -117,7 +117,7 @@ class VerifierConfig(Placement):
         priority_step_s: seconds of waiting that one step of a request's `priority` is worth.
         max_queue: requests that may wait for a slot.
         stream_interval_ms: the longest a chunk of a stream is held back, to travel with the next; 16 ms per open stream
-            at most, so few streams are not held at all; 0 sends a chunk per window.
+            at most. 0 sends a chunk per window.
         tpus: TPU chips per replica.
         compile_cache: where compiled programs are kept; empty keeps none.
     """
