@@ -37,7 +37,7 @@ type Say = Callable[[str], None]
 
 _WORKLOADS = {"chat": "mt_bench", "copy": "copy"}
 _PROMPT_LENGTHS = (128, 512)
-_CONTEXTS = (512, 1920)
+_CONTEXTS = (512, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
