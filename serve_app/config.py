@@ -127,7 +127,7 @@ class VerifierConfig(Placement):
     precision: Precision = Precision.INT8
     kernels: Kernels = Kernels.AUTO
     draft_k: int = Field(default=7, ge=1, le=8)
-    draft_rows: PositiveInt = 16
+    draft_rows: PositiveInt = 8
     draft_deadline_ms: PositiveFloat = 5.0
     ladder: tuple[PositiveInt, ...] = (8, 16, 32, 64, 128)
     page_size: PositiveInt = 64
