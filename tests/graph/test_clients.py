@@ -110,3 +110,37 @@ def test_curl_streams(golden_service: Service, path: str) -> None:
     last = json.loads(lines[-2].removeprefix("data: "))
     assert last["choices"][0]["finish_reason"] in ("length", "stop")
     assert 0 < last["timings"]["predicted_n"] <= 12
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_reply_with_everything_on_is_the_plain_one(client: openai.OpenAI, temperature: float) -> None:
+    """Penalties, bias, a least length and log-probabilities, with and without speculation: the same, bit by bit."""
+
+    def asked(speculate: bool) -> tuple[str, list[tuple[str, float, list[tuple[str, float]]]]]:
+        reply = client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=MESSAGES,
+            temperature=temperature,
+            seed=5,
+            max_tokens=60,
+            frequency_penalty=0.4,
+            presence_penalty=-0.2,
+            logit_bias={"11": 2, "30": -100},
+            logprobs=True,
+            top_logprobs=3,
+            extra_body={
+                "repetition_penalty": 1.1,
+                "min_tokens": 20,
+                "speculation": {"enabled": speculate},
+                "cache_prompt": speculate,
+            },
+        )
+        (choice,) = reply.choices
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert reply.usage is not None
+        assert len(choice.logprobs.content) == reply.usage.completion_tokens >= 20
+        scores = [(t.token, t.logprob, [(o.token, o.logprob) for o in t.top_logprobs]) for t in choice.logprobs.content]
+        return choice.message.content or "", scores
+
+    assert asked(True) == asked(False)

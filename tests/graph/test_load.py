@@ -42,6 +42,7 @@ async def test_two_hundred_requests_with_random_cancels_leave_nothing(golden_ser
         lambda: metrics(golden_service.url), holds=lambda page: not any(map(page.total, gauges)), within_s=20.0
     )
     assert after.total("windows_failed_total") == before.total("windows_failed_total")
+    assert after.total("late_compilations_total") == 0
     left = after.total("requests_cancelled_total") - before.total("requests_cancelled_total")
     ended = after.total("requests_finished_total") - before.total("requests_finished_total")
     assert 0 < left <= outcomes["left"]
@@ -60,7 +61,10 @@ def _plan(dice: random.Random, *, model: str) -> tuple[dict[str, Any], float | N
         "seed": dice.randrange(1000),
         "stream": dice.random() < 0.5,
         "speculation": {"enabled": dice.random() < 0.7},
+        "priority": dice.choice([0, 0, 0, -1, 1]),
     }
+    if dice.random() < 0.3:
+        body |= {"frequency_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"7": -5}, "logprobs": 2}
     return body, dice.uniform(0.0, 1.0) if dice.random() < 0.4 else None
 
 
