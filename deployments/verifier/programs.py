@@ -126,6 +126,10 @@ class Programs:
         """Sends one window off and returns at once; windows run in the order in which they were sent off."""
         hidden = self.run_body(window)
         emitted = self._run_emit(hidden, window) if window.emit_ints.shape[0] else None
+        if emitted is not None:
+            # On their way before anyone waits for them.
+            emitted.tokens.copy_to_host_async()
+            emitted.live.copy_to_host_async()
         return Launched(hidden=hidden, emitted=emitted, wants_logprobs=_wants_logprobs(window))
 
     def run_body(self, window: PackedWindow, /) -> Float32[Array, "rows width"]:
