@@ -23,7 +23,7 @@ from serve_app.model_fetch import PACKAGED_MODELS
 class Section(BaseModel):
     """What all sections share: no unknown keys, no changes once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Placement(Section):

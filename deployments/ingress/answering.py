@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import orjson
 
 from deployments.ingress.choices import ChoiceEvent
@@ -148,7 +149,8 @@ class Answer:
     def _count(self, event: ChoiceEvent, /) -> None:
         reply = self._replies[event.index]
         reply.tokens += event.tokens
-        reply.statistics = event.statistics
+        # A stop string may end the reply inside a chunk: what came after it was not part of the reply.
+        reply.statistics = msgspec.structs.replace(event.statistics, predicted_n=reply.tokens)
         if event.finish_reason is not None:
             reply.reason = event.finish_reason
         if event.stopped:

@@ -9,7 +9,9 @@ from deployments.messages.generation import TokenTable
 
 
 def token_bytes(token_id: int, /, *, table: TokenTable) -> bytes:
-    """What a token stands for, control tokens included."""
+    """What a token stands for, control tokens included; nothing for one that only pads the model's vocabulary."""
+    if token_id >= len(table.ends):
+        return b""
     start = table.ends[token_id - 1] if token_id else 0
     return table.blob[start : table.ends[token_id]]
 

@@ -178,4 +178,5 @@ def _speculation(body: GenerationBody, /, *, facts: Facts) -> tuple[SpeculationS
     if wanted is None:
         return SpeculationSettings(), facts.card.max_draft
     longest = facts.card.max_draft if wanted.max_draft is None else min(wanted.max_draft, facts.card.max_draft)
-    return SpeculationSettings(enabled=wanted.enabled, max_draft=wanted.max_draft), longest if wanted.enabled else 0
+    enabled = wanted.enabled is not False
+    return SpeculationSettings(enabled=enabled, max_draft=wanted.max_draft), longest if enabled else 0

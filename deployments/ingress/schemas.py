@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from deployments.messages.generation import MOST_BIASES, MOST_LOGPROBS
+from deployments.messages.generation import LEAST_REPETITION, MOST_BIASES, MOST_LOGPROBS
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
@@ -22,7 +22,7 @@ _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 type Prompt = str | tuple[int, ...]
 type Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
-type Repetition = Annotated[float, Field(gt=0.0, le=MAX_REPETITION)]
+type Repetition = Annotated[float, Field(ge=LEAST_REPETITION, le=MAX_REPETITION)]
 
 
 def _stops(value: Any, /) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class StreamOptions(_Strict):
 class Speculation(_Strict):
     """Our extension: what a client may say about speculation. It changes speed, never the reply."""
 
-    enabled: bool = True
+    enabled: bool | None = None
     max_draft: Annotated[int, Field(ge=0, le=_MAX_INT32)] | None = None
 
 

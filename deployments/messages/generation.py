@@ -31,6 +31,9 @@ class Decline(StrEnum):
 MOST_BIASES = 512
 """The most tokens one request may bias."""
 
+LEAST_REPETITION = 0.01
+"""The smallest `repetition_penalty`: much smaller ones are zero in the precision of logits."""
+
 MOST_LOGPROBS = 20
 """The most alternatives a request may ask for per token; OpenAI's limit."""
 

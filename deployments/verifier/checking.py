@@ -3,7 +3,13 @@
 import math
 
 from deployments.messages.errors import InvalidRequest
-from deployments.messages.generation import MOST_BIASES, MOST_LOGPROBS, GenerateRequest, SamplingSettings
+from deployments.messages.generation import (
+    LEAST_REPETITION,
+    MOST_BIASES,
+    MOST_LOGPROBS,
+    GenerateRequest,
+    SamplingSettings,
+)
 from deployments.verifier.history import MOST_ENDS
 
 
@@ -36,8 +42,8 @@ def _check_penalties(sampling: SamplingSettings) -> None:
     for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
         if not math.isfinite(getattr(sampling, name)):
             raise InvalidRequest(f"{name} must be a finite number", name)
-    if sampling.repetition_penalty <= 0.0:
-        raise InvalidRequest("repetition_penalty must be above 0", "repetition_penalty")
+    if sampling.repetition_penalty < LEAST_REPETITION:
+        raise InvalidRequest(f"repetition_penalty must be at least {LEAST_REPETITION}", "repetition_penalty")
 
 
 def _check_ids(ids: tuple[int, ...], *, field: str, vocabulary: int) -> None:

@@ -1,12 +1,14 @@
-"""What a window did to a request, and what whoever waits for it is told. Data only."""
+"""A window under way, what it did to each request, and what whoever waits is told. Data only."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from deployments.messages.errors import DeadlinePassed, OutriderError
 from deployments.messages.generation import FinishReason, TokenChunk
+from deployments.verifier.drafts import Drafts
+from deployments.verifier.programs import Launched
 from deployments.verifier.reporting import Drawn
-from deployments.verifier.scheduler import Span
+from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
 
 
@@ -27,6 +29,26 @@ class Advance(NamedTuple):
     fresh: tuple[int, ...]
     finish: FinishReason | None
     is_first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderWay:
+    """A window the device works on."""
+
+    plan: StepPlan
+    drafts: Drafts
+    window: Launched
+    launched_at: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landed:
+    """A window whose tokens are known, and when they were."""
+
+    steps: list[Advance]
+    drafts: Drafts
+    at: float
 
 
 def refusal(slot: Slot, /) -> Delivery:

@@ -5,6 +5,7 @@ Knows requests and windows; not Serve, not HTTP. `step` is one turn, for tests a
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from deployments.lm.cache.pages import PageAllocator
@@ -15,11 +16,11 @@ from deployments.messages.metrics import Metrics
 from deployments.verifier.asking import DraftRounds
 from deployments.verifier.batch import Limits
 from deployments.verifier.checking import check_request
-from deployments.verifier.delivery import Advance, Delivery, refusal
+from deployments.verifier.delivery import Advance, Delivery, Landed, UnderWay, refusal
 from deployments.verifier.drafts import Drafts, DraftSource
 from deployments.verifier.packing import pack
 from deployments.verifier.paging import Paging
-from deployments.verifier.programs import Launched, Programs, WindowResult
+from deployments.verifier.programs import Programs, WindowResult
 from deployments.verifier.reporting import Drawn, drawn_for
 from deployments.verifier.scheduler import Scheduler, Span, StepPlan
 from deployments.verifier.slots import Slot
@@ -43,26 +44,6 @@ class EngineSettings:
     reserve_tokens: int = 256
     prefill_budget: int = 32
     priority_step_s: float = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _UnderWay:
-    """A window the device works on."""
-
-    plan: StepPlan
-    drafts: Drafts
-    window: Launched
-    launched_at: float
-    rows: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Landed:
-    """A window whose tokens are known, and when they were."""
-
-    steps: list[Advance]
-    drafts: Drafts
-    at: float
 
 
 class Engine:
@@ -99,8 +80,11 @@ class Engine:
         self._settings = settings
         self._programs = programs
         self._rounds = DraftRounds(drafts, draft_k=settings.draft_k, draft_rows=settings.draft_rows, metrics=metrics)
-        self._under_way: _UnderWay | None = None
-        self._landed: _Landed | None = None
+        self._under_way: UnderWay | None = None
+        self._landed: Landed | None = None
+        self._outbox: list[Delivery] = []
+        # Whose slots are free already and who has not been told of the end.
+        self._ending: set[str] = set()
         self._vocabulary = vocabulary
         self._metrics = metrics
         self._clock = clock
@@ -137,38 +121,46 @@ class Engine:
         self._landed = self._land()
         if self._landed is not None:
             self._rounds.ask(self.scheduler.active)
-        refused = self._prepare(now=self._clock())
+        self._prepare(now=self._clock())
         self._launch(landed_at=None if self._landed is None else self._landed.at)
-        deliveries = self._tell()
+        self._tell()
         self._set_gauges()
-        return [*refused, *deliveries]
+        return self._take_outbox()
 
     def fail_all(self, error: OutriderError, /) -> list[Delivery]:
         """Ends every request with `error` and empties the cache; for a window that could not run."""
         self._under_way = None
-        # The next window may have failed before this one's tokens were handed out.
-        told = self._tell()
-        ids = self.scheduler.drop_all()
+        # The next window may have failed before this one was told of; or telling may have failed.
+        with suppress(Exception):
+            self._tell()
+        ids = [*self.scheduler.drop_all(), *self._ending]
+        self._ending.clear()
         self._programs.clear_cache()
         for request_id in ids:
-            self._rounds.close(request_id, reason="failed")
+            with suppress(Exception):
+                self._rounds.close(request_id, reason="failed")
         self._set_gauges()
-        return [*told, *(Delivery(request_id=request_id, error=error) for request_id in ids)]
+        return [*self._take_outbox(), *(Delivery(request_id=request_id, error=error) for request_id in ids)]
 
-    def _tell(self) -> list[Delivery]:
+    def _tell(self) -> None:
         landed, self._landed = self._landed, None
-        if landed is None:
-            return []
-        return [self._deliver(step, drafts=landed.drafts, now=landed.at) for step in landed.steps]
+        if landed is not None:
+            for step in landed.steps:
+                self._outbox.append(self._deliver(step, drafts=landed.drafts, now=landed.at))
+                self._ending.discard(step.span.slot.request.request_id)
 
-    def _land(self) -> _Landed | None:
+    def _take_outbox(self) -> list[Delivery]:
+        taken, self._outbox = self._outbox, []
+        return taken
+
+    def _land(self) -> Landed | None:
         flight, self._under_way = self._under_way, None
         if flight is None:
             return None
         result = flight.window.result()
         now = self._clock()
         self._metrics.observe("window_seconds", value=now - flight.launched_at, labels=(str(flight.rows),))
-        return _Landed(steps=self._apply(flight.plan, result=result, now=now), drafts=flight.drafts, at=now)
+        return Landed(steps=self._apply(flight.plan, result=result, now=now), drafts=flight.drafts, at=now)
 
     def _launch(self, *, landed_at: float | None) -> None:
         """Sends off the next window, if there is anything to run."""
@@ -189,14 +181,15 @@ class Engine:
         # The device may begin before `launch` returns.
         launched = self._clock()
         flight = self._programs.launch(window)
-        self._under_way = _UnderWay(plan=plan, drafts=drafts, window=flight, launched_at=launched, rows=rung.rows)
+        self._under_way = UnderWay(plan=plan, drafts=drafts, window=flight, launched_at=launched, rows=rung.rows)
         self._metrics.observe("window_occupancy", value=plan.rows / rung.rows)
         if landed_at is not None:
             self._metrics.observe("host_seconds", value=launched - drafted + asked - landed_at)
 
-    def _prepare(self, *, now: float) -> list[Delivery]:
-        """Settles who is in the next window; returns the refusals of those who waited too long."""
+    def _prepare(self, *, now: float) -> None:
+        """Settles who is in the next window, and refuses those who waited too long."""
         changes = self.scheduler.prepare(now=now)
+        self._outbox.extend(refusal(slot) for slot in changes.expired)
         for slot in changes.admitted:
             self._metrics.add("prompt_tokens", amount=len(slot.request.prompt_ids))
             self._rounds.begin(slot)
@@ -206,7 +199,6 @@ class Engine:
         if changes.expired:
             self._metrics.add("requests_expired", amount=len(changes.expired))
             self._set_gauges()
-        return [refusal(slot) for slot in changes.expired]
 
     def _apply(self, plan: StepPlan, *, result: WindowResult | None, now: float) -> list[Advance]:
         """Everything the next window depends on, and nothing else: drafters wait for it."""
@@ -239,6 +231,7 @@ class Engine:
             slot.backoff = slot.backoff.after_window(speculated=speculates, kept=kept)
         if finish is not None:
             self.scheduler.release(slot)
+            self._ending.add(slot.request.request_id)
         return Advance(span=span, drawn=drawn, fresh=fresh, finish=finish, is_first=is_first)
 
     def _deliver(self, step: Advance, *, drafts: Drafts, now: float) -> Delivery:

@@ -168,8 +168,10 @@ class LinkKeeper:
             self._metrics.set(LINKS_PARKED, value=len(self._parked))
 
     def _connect(self, endpoint: DrafterEndpoint) -> None:
-        if self._stopped:
-            return
+        with self._wake:
+            # An endpoint may have been queued again while it was being connected to.
+            if self._stopped or endpoint in self._held or endpoint not in self._wanted:
+                return
         try:
             link = DrafterLink.connect(endpoint, verifier=self._settings.verifier, timeout_s=self._settings.connect_s)
         except Unavailable as error:

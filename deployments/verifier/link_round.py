@@ -36,6 +36,8 @@ class Round:
             kept = {turn.request.request_id for turn in turns} - {turn.request.request_id for turn in fresh}
             for owed in self.waiting.values():
                 owed &= kept
+            # Whoever owes nothing any more is not waited for.
+            self.waiting = {peer: owed for peer, owed in self.waiting.items() if owed}
             self.outcomes = {name: outcome for name, outcome in self.outcomes.items() if name in kept}
         return fresh
 

@@ -171,6 +171,8 @@ class Programs:
 
     def clear_cache(self) -> None:
         """Forgets all keys and values; after a probe or a failed window."""
+        # Given back first: there may be no room for two.
+        self._cache = ()
         self._cache = self.shape.zeros(self._cache_dtype)
 
     def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:

@@ -132,10 +132,10 @@ class Scheduler:
         self._waiting.add(slot)
 
     def prepare(self, *, now: float) -> Changes:
-        """Settles who is in the next window: gives up whom nobody waits for, lets replies grow, admits others."""
-        expired = self._waiting.take_expired(now=now)
+        """Settles who is in the next window: lets replies grow, admits others, gives up who has waited too long."""
         preempted = self._grow()
         entered = self._admit()
+        expired = self._waiting.take_expired(now=now)
         for slot in self.active:
             if not slot.is_decoding:
                 self._paging.catch_up(slot)

@@ -15,7 +15,7 @@ class VerifierSettings:
         draft_reason: why, for the start-up line.
         draft_deadline_s: the most a window waits for drafts.
         max_queue: requests that may wait for a slot.
-        stream_interval_s: the longest a chunk may be held back, to travel with those that follow it.
+        stream_interval_s: how long a chunk may be held back, to travel with the next; it leaves after a window.
     """
 
     model: ModelSettings

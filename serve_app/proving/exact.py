@@ -116,6 +116,8 @@ class Prover:
                     "context": options.context,
                     "precision": options.precision,
                     "draft_k": DRAFT_K,
+                    # No limit by load: what is compared should have as many drafts as there can be.
+                    "draft_rows": SLOTS * DRAFT_K,
                     "draft_deadline_ms": _DEADLINE_MS,
                     # The reference computes every prompt. All others ask the same again, and so read cached pages.
                     "prefix_cache": drafter["kind"] != "off",

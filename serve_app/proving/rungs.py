@@ -64,7 +64,7 @@ def cache_rows(questions: Sequence[Question], /, *, model: LoadedModel, plain: R
                 replies,
                 plain=plain,
                 drafter=kind,
-                company="preempted" if shares else "preempted, no prefixes",
+                company="preempted" if shares else "preempted, cold",
                 mode="mixed",
                 seconds=perf_counter() - started,
             )

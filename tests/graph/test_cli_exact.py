@@ -25,7 +25,7 @@ def test_it_compares_every_configuration_and_says_how_many_tokens(golden_llama: 
     assert {row[0] for row in rows} == {"off", "ngram, declined", "ngram 1", "ngram 3", "ngram 7", "random", "oracle"}
     companies = {row[1] for row in rows}
     assert {"alone", "with 7 others"} < companies
-    assert {"preempted", "preempted, no prefixes"} <= companies
+    assert {"preempted", "preempted, cold"} <= companies
     assert len({company for company in companies if company.startswith("rung ")}) > 3
     assert {row[2] for row in rows} == {"greedy", "sampled", "mixed"}
     assert {row[5] for row in rows} == {"0", "-"}

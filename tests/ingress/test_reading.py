@@ -59,7 +59,7 @@ def _chat_error(**fields: Any) -> FieldError:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"speculation": {"max_draft": -1}}, "speculation.max_draft"),
-        ({"speculation": {"enabled": None}}, "speculation.enabled"),
+        ({"speculation": {"enabled": "yes"}}, "speculation.enabled"),
         ({"speculation": "off"}, "speculation"),
         ({"cache_prompt": "no"}, "cache_prompt"),
         ({"priority": 101}, "priority"),

@@ -161,29 +161,6 @@ def test_more_requests_than_slots_are_all_served_in_turn() -> None:
         assert_whole(replies[one.request_id], of=one)
 
 
-def test_a_window_that_fails_ends_its_requests_and_nothing_else() -> None:
-    engine, programs = recalling_engine(source := Guessing())
-    before = [request(number) for number in range(5)]
-    for one in before:
-        engine.submit(one)
-    engine.step()
-    programs.failures = [RuntimeError("lost the device")]
-    engine.step()
-    with pytest.raises(RuntimeError, match="lost the device"):
-        engine.step()
-
-    failed = engine.fail_all(Unavailable("send it again"))
-
-    assert {delivery.request_id for delivery in failed} == {one.request_id for one in before}
-    assert all(isinstance(delivery.error, Unavailable) for delivery in failed)
-    assert set(source.closed.values()) == {"failed"}
-    assert engine.is_idle
-    engine.scheduler.check_integrity()
-    again = [replace(one, request_id=f"again-{one.request_id}") for one in before]
-    for one, reply in zip(again, serve(engine, again).values(), strict=True):
-        assert_whole(reply, of=one)
-
-
 @pytest.mark.parametrize("steps", range(8))
 def test_a_cancel_at_any_point_frees_slot_and_pages_at_once(steps: int) -> None:
     tallies = Tallies()

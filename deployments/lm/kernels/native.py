@@ -8,6 +8,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -29,13 +30,14 @@ _FLAGS = (
     "-std=c++20",
     "-O3",
     "-shared",
+    "-pthread",
     "-fPIC",
     "-fno-exceptions",
     # Sums that are written apart stay apart.
     "-ffp-contract=off",
     *(f"-m{feature.replace('_', '')}" for feature in _NEEDED),
 )
-_BUILD_S = 300
+_BUILD_S, _ANSWER_S = 300, 30
 
 
 def choose_kernels(wanted: Kernels, /, *, cache: Path) -> tuple[Kernels, str]:
@@ -68,8 +70,9 @@ def _hindrance() -> str | None:
     missing = [feature for feature in _NEEDED if feature not in _processor_features()]
     if missing:
         return f"this processor lacks {', '.join(missing)}"
-    if _compiler() is None:
-        return "there is no C++ compiler; install g++ or clang++, or name one in CXX"
+    if not _compiler():
+        named = os.environ.get("CXX")
+        return f"there is no {named}, which CXX names" if named else "there is no C++ compiler; install g++ or clang++"
     return None
 
 
@@ -81,55 +84,73 @@ def _processor_features() -> frozenset[str]:
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
 
 
-def _compiler() -> str | None:
-    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+def _compiler() -> tuple[str, ...]:
+    """The compiler's path and the arguments that CXX gives it; empty when there is none."""
+    named = os.environ.get("CXX")
+    choices = [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
+    return next(((found, *words[1:]) for words in choices if words and (found := shutil.which(words[0]))), ())
 
 
 def _load(cache: Path) -> str | None:
     """Builds and registers; says what went wrong, if anything did."""
-    compiler = _compiler() or ""
-    library = cache / f"kernels-{_fingerprint(compiler)}.so"
-    if library.name in _registered():
-        return None
-    if not library.exists():
-        trouble = _build(library, compiler=compiler)
-        if trouble:
-            return trouble
+    compiler = _compiler()
     try:
+        library = cache / f"kernels-{_fingerprint(compiler)}.so"
+        if library.name in _registered():
+            return None
+        if not _is_whole(library):
+            trouble = _build(library, compiler=compiler)
+            if trouble:
+                return trouble
         _register(library)
+    except subprocess.TimeoutExpired as error:
+        return f"{compiler[0]} took longer than {error.timeout:g} s"
     except (OSError, AttributeError) as error:
-        return f"{library} cannot be loaded ({error}); delete it"
+        return f"{compiler[0]} or what it built in {cache} cannot be used ({error})"
     return None
 
 
-def _fingerprint(compiler: str) -> str:
+def _is_whole(library: Path) -> bool:
+    """Whether the library is the one that was built: a shortened one would end the process as soon as it is read."""
+    try:
+        return _seal(library).read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
+    except OSError:
+        return False
+
+
+def _seal(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _fingerprint(compiler: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    described = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
-    for part in (described, " ".join(_FLAGS).encode(), version("jaxlib").encode()):
+    asked = [*compiler, "--version"]
+    described = subprocess.run(asked, capture_output=True, check=False, timeout=_ANSWER_S).stdout
+    for part in (described, " ".join((*compiler, *_FLAGS)).encode(), version("jaxlib").encode()):
         digest.update(part + b"\0")
     for source in sources():
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
 
 
-def _build(library: Path, *, compiler: str) -> str | None:
+def _build(library: Path, *, compiler: tuple[str, ...]) -> str | None:
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             built = Path(folder) / library.name
             units = [str(source) for source in sources() if source.suffix == ".cc"]
-            command = [compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), *units, "-o", str(built)]
+            command = [*compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), *units, "-o", str(built)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
             if done.returncode:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
-                return f"{compiler} failed: {first.strip()}"
-            # Whoever is last replaces the same bytes.
+                return f"{compiler[0]} failed: {first.strip()}"
+            seal = built.with_suffix(".sha256")
+            seal.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
+            # Whoever is last replaces them by an equal pair, or by one that is built anew at the next start.
             built.replace(library)
+            seal.replace(_seal(library))
     except OSError as error:
         return f"{library.parent} cannot be written ({error})"
-    except subprocess.TimeoutExpired:
-        return f"{compiler} took longer than {_BUILD_S} s"
     return None
 
 

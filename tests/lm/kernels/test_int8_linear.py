@@ -92,6 +92,17 @@ def test_zeros_and_extremes() -> None:
     np.testing.assert_allclose(found[2], [-127 * 40 * 1e-30, 127 * 40 * 1e-30], rtol=1e-5)
 
 
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_does_not_come_out_as_one(strange: float) -> None:
+    x, levels, scales = made(rows=9, inputs=70, outputs=20, seed=3)
+    clean = product(x, levels=levels, scales=scales)
+    x[4, 40] = strange
+    found = product(x, levels=levels, scales=scales)
+
+    assert np.isnan(found[4]).all()
+    np.testing.assert_array_equal(np.delete(found, 4, axis=0), np.delete(clean, 4, axis=0))
+
+
 def test_a_call_with_other_weights_is_refused() -> None:
     weights = jnp.asarray(pack(np.ones((16, 64), np.int8)))
     with pytest.raises(Exception, match="do not belong together"):

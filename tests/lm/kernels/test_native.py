@@ -29,17 +29,16 @@ def test_several_processes_build_one_library_and_later_ones_take_it(tmp_path: Pa
     for process in [start(tmp_path, "native") for _ in range(2)]:
         out, err = process.communicate(timeout=250)
         assert "NATIVE" in out, err
-    (library,) = tmp_path.iterdir()
+    (library,) = tmp_path.glob("*.so")
 
     made = library.stat().st_mtime_ns
     out, err = start(tmp_path, "native").communicate(timeout=100)
     assert "NATIVE" in out, err
     assert library.stat().st_mtime_ns == made
 
-    library.write_bytes(b"no library")
-    out, _ = start(tmp_path, "auto").communicate(timeout=100)
-    assert "XLA" in out
-    assert "delete it" in out
+    library.write_bytes(library.read_bytes()[: library.stat().st_size // 2])
+    out, err = start(tmp_path, "native").communicate(timeout=250)
+    assert "NATIVE" in out, err
 
 
 def test_without_a_compiler_xla_serves_and_says_why(tmp_path: Path) -> None:
@@ -60,6 +59,20 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     out, err = start(tmp_path / "cache", "auto", CXX=str(broken)).communicate(timeout=100)
     assert "XLA" in out, err
     assert "fatal error: no space" in out
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [("/nowhere/g++ -O1", "there is no /nowhere/g++ -O1, which CXX names"), ("{broken} --sysroot=/", "cannot be used")],
+)
+def test_a_compiler_that_cannot_run_is_named(tmp_path: Path, compiler: str, said: str) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF no program")
+    broken.chmod(0o755)
+    named = compiler.format(broken=broken)
+    out, err = start(tmp_path / "cache", "auto", CXX=named).communicate(timeout=100)
+    assert "XLA" in out, err
+    assert said in out
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

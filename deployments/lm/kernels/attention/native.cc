@@ -172,7 +172,7 @@ class Item {
     for (; part < call_.width; part += kPairs) gather_part<Count, 1>(first, at, values, count, part);
   }
 
-  // Two positions at a time. After an odd last one comes a position that weighs nothing, on the same page.
+  // Two positions at a time; after an odd last one comes nothing.
   template <int Count, int Loads>
   void gather_part(int64_t first, int64_t at, const uint16_t* values, int64_t count, int64_t part) {
     const __mmask32 there = static_cast<__mmask32>((uint64_t{1} << std::min<int64_t>(kPairs, call_.width - part)) - 1);
@@ -188,7 +188,7 @@ class Item {
       for (int load = 0; load < Loads; ++load) {
         const uint16_t* from = values + position * call_.width + part + load * kPairs;
         const __m512i even = _mm512_maskz_loadu_epi16(there, from);
-        const __m512i odd = _mm512_maskz_loadu_epi16(there, from + call_.width);
+        const __m512i odd = _mm512_maskz_loadu_epi16(position + 1 < count ? there : 0, from + call_.width);
         pairs[2 * load] = _mm512_permutex2var_epi16(even, low, odd);
         pairs[2 * load + 1] = _mm512_permutex2var_epi16(even, high, odd);
       }

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "../parallel.h"
@@ -35,7 +36,12 @@ struct RowTile {
 void quantise_group(const float* x, int64_t left, const RowTile& tile, int row, int64_t group) {
   __m512 values[2] = {_mm512_maskz_loadu_ps(lanes(left), x), _mm512_maskz_loadu_ps(lanes(left - 16), x + 16)};
   const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
-  const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+  // A value that is no number must not come out as one.
+  const bool is_finite = most <= std::numeric_limits<float>::max() &&
+                         !_mm512_cmp_ps_mask(values[0], values[0], _CMP_UNORD_Q) &&
+                         !_mm512_cmp_ps_mask(values[1], values[1], _CMP_UNORD_Q);
+  if (!is_finite) values[0] = values[1] = _mm512_setzero_ps();
+  const __m512 inverse = _mm512_set1_ps(is_finite && most > 0 ? 127.0f / most : 0.0f);
   alignas(16) int8_t levels[kGroup];
   __m512i sum = _mm512_setzero_si512();
   for (int half = 0; half < 2; ++half) {
@@ -45,7 +51,7 @@ void quantise_group(const float* x, int64_t left, const RowTile& tile, int row, 
   }
   int32_t* out = tile.levels + group * (kGroup / 4) * tile.rows + row;
   for (int quad = 0; quad < kGroup / 4; ++quad) std::memcpy(out + quad * tile.rows, levels + 4 * quad, 4);
-  tile.steps[group * tile.rows + row] = most / 127.0f;
+  tile.steps[group * tile.rows + row] = is_finite ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
   tile.starts[group * tile.rows + row] = -kShift * _mm512_reduce_add_epi32(sum);
 }
 
