@@ -21,6 +21,7 @@ class DraftRounds:
         self._draft_k = draft_k
         self._draft_rows = draft_rows
         self._metrics = metrics
+        self._has_asked = False
 
     def begin(self, slot: Slot, /) -> None:
         """The slot was admitted."""
@@ -34,6 +35,7 @@ class DraftRounds:
         wanted = [self._wanted(slot, share=share) for slot in decoding if self._decline(slot, share=share) is None]
         if wanted:
             self._source.ask(wanted)
+            self._has_asked = True
 
     def collect(self, slots: Iterable[Slot], /) -> Drafts:
         """The drafts for the next window; counts why there are none."""
@@ -46,7 +48,9 @@ class DraftRounds:
                 wanted.append(self._wanted(slot, share=share))
             else:
                 self.count_decline(slot, reason=reason)
-        return self._source.exchange(wanted).cut(wanted) if wanted else Drafts()
+        # A round that was begun is ended, even if whoever it was for has lost its slot since.
+        has_asked, self._has_asked = self._has_asked, False
+        return self._source.exchange(wanted).cut(wanted) if wanted or has_asked else Drafts()
 
     def close(self, request_id: str, /, *, reason: str) -> None:
         """The request is over."""
