@@ -26,7 +26,8 @@ class Pacer:
     """Lets the first chunk of a stream and its end pass at once, and the others in between at most so often.
 
     Args:
-        interval_s: the longest a chunk is held back; 0 holds nothing back. With few streams it is held less.
+        interval_s: how long a chunk may be held back; it leaves after the next window. 0 holds nothing back, and with
+            few streams it is held less.
     """
 
     def __init__(self, *, interval_s: float) -> None:
