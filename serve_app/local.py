@@ -1,7 +1,9 @@
 """A Ray cluster of one machine, for `outrider run` and for tests: its own folder and ports, gone when it is closed."""
 
+import errno
 import logging
 import os
+import random
 import signal
 import socket
 import tempfile
@@ -22,6 +24,7 @@ from serve_app.config import AppConfig
 
 APP = "outrider"
 
+_QUIET_PORTS = range(20_000, 32_768)
 _ERRORS = "deployments.messages.errors."
 
 # A line per request and per control message would bury what the replicas have to say.
@@ -105,19 +108,35 @@ def cluster(*, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> I
         ConfigError: the port is taken.
         OutriderError: Ray did not start.
     """
-    port = port or free_port(host)
-    require_free(host, port=port)
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as folder:
         try:
-            _start_ray(folder, quiet=quiet)
-            options = {"host": host, "port": port}
-            serve.start(http_options=options, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
-            yield Cluster(url=f"http://{_reachable(host)}:{port}", logs=Path(folder) / "session_latest" / "logs")
+            taken = _start(folder, host=host, port=port, quiet=quiet)
+            yield Cluster(url=f"http://{_reachable(host)}:{taken}", logs=Path(folder) / "session_latest" / "logs")
         finally:
             ray.shutdown()
+
+
+def _start(folder: str, *, host: str, port: int, quiet: bool) -> int:
+    """Starts Ray and Serve's proxy, and says on which port; a port of our own choice may be lost to a neighbour."""
+    for last in (False, False, True):
+        chosen = port or free_port(host)
+        require_free(host, port=chosen)
+        _start_ray(folder, quiet=quiet)
+        options = {"host": host, "port": chosen}
+        try:
+            serve.start(http_options=options, proxy_location="HeadOnly", logging_config=_SERVE_LOGGING)
+        except RuntimeError as error:
+            if "Failed to bind" not in str(error):
+                raise
+            if port or last:
+                raise ConfigError(f"port {chosen} on {host} was taken while Serve started; try again") from error
+            ray.shutdown()
+        else:
+            return chosen
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _start_ray(folder: str, *, quiet: bool) -> None:
@@ -153,14 +172,23 @@ def _undisturbed() -> Iterator[None]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now. Raises `ConfigError` when the host is not one of this machine's."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise ConfigError(f"{host} cannot be listened on ({error.strerror}); choose another --host") from error
-        number: int = probe.getsockname()[1]
-    return number
+    """A port nobody listens on now. Raises `ConfigError` when the host is not one of this machine's.
+
+    It lies between the ports of Ray's workers and those the system gives to outgoing connections, because the many
+    processes that Ray starts next open both kinds and would take one of theirs before Serve listens on it.
+    """
+    candidates = random.SystemRandom().sample(_QUIET_PORTS, 64)
+    for port in (*candidates, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if port and error.errno == errno.EADDRINUSE:
+                    continue
+                raise ConfigError(f"{host} cannot be listened on ({error.strerror}); choose another --host") from error
+            number: int = probe.getsockname()[1]
+            return number
+    raise AssertionError("the system always has a port")
 
 
 def require_free(host: str, *, port: int) -> None:

@@ -1,1 +1,0 @@
-"""The llama architecture: SmolLM2, Llama 2 and 3, Mistral."""
