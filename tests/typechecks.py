@@ -11,22 +11,24 @@ from beartype import beartype
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning
 from typing_extensions import is_protocol
 
-# `type[T]` with T bound to a union that has parametrised lists in it.
-NOT_CHECKABLE = frozenset({"deployments.lm.checkpoint.gguf"})
-
 
 def check[F: Callable[..., object]](function: F) -> F:
     """`function`, checked on every call. Protocols in its annotations are compared by the names of their methods."""
-    if function.__module__ in NOT_CHECKABLE:
-        return function
     for hint in function.__annotations__.values():
         for part in _parts(hint):
+            if _is_kind(part):
+                return function
             if isinstance(part, type) and is_protocol(part):
                 typing.runtime_checkable(part)
     with warnings.catch_warnings():
         # flax.nnx's own aliases.
         warnings.simplefilter("ignore", BeartypeDecorHintPep585DeprecationWarning)
         return beartype(function)
+
+
+def _is_kind(hint: object) -> bool:
+    """Whether this is `type[T]`: its T may be bound to a union with parametrised lists in it."""
+    return typing.get_origin(hint) is type and isinstance(typing.get_args(hint)[0], typing.TypeVar)
 
 
 def _parts(hint: object) -> Iterator[object]:
