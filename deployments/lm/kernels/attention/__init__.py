@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, BFloat16, Float32, Int32
 
 from deployments.lm.kernels.native import ATTEND
@@ -21,8 +22,20 @@ def attend(
     rows: Int32[Array, "tiles lanes"],
     positions: Int32[Array, "tiles lanes"],
     pages: Int32[Array, "tiles slot_pages"],
+    scale: float | None = None,
+    window: int | None = None,
 ) -> Float32[Array, "rows width"]:
     """As `lm.attention.attend`; rows in no tile come out zero."""
-    result = jax.ShapeDtypeStruct((queries.shape[0], queries.shape[1] * queries.shape[2]), jnp.float32)
-    seen: Array = jax.ffi.ffi_call(ATTEND, result)(queries, cache, rows, positions, pages)
+    _, heads, width = queries.shape
+    result = jax.ShapeDtypeStruct((queries.shape[0], heads * width), jnp.float32)
+    seen: Array = jax.ffi.ffi_call(ATTEND, result)(
+        queries,
+        cache,
+        rows,
+        positions,
+        pages,
+        scale=np.float32(1) / np.sqrt(np.float32(width)) if scale is None else np.float32(scale),
+        # A window as long as the page table hides nothing.
+        window=np.int64(pages.shape[1] * cache.shape[3] if window is None else window),
+    )
     return seen

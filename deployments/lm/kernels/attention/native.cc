@@ -1,9 +1,9 @@
 // Softmax attention of tiles of rows to a paged bf16 cache, in steps of 64 positions (running softmax, Milakov and
 // Gimelshein, 2018). Products are of bf16 pairs, sums in f32 and in order of position, query by query: a row's result
-// depends on its own queries and prefix alone. Positions a row may not see weigh exactly nothing.
+// depends on its own queries and prefix alone. Positions a row may not see weigh exactly nothing, and steps that begin
+// at multiples of 64 hold the same positions for every row, whatever its window or its tile.
 #include <immintrin.h>
 
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -30,6 +30,8 @@ struct Call {
   const int32_t* pages;     // [tiles, slot_pages]
   float* out;               // [rows, heads, width]
   int64_t heads, kv_heads, width, page_size, lanes, slot_pages;
+  float scale;
+  int64_t window;
 
   int64_t group() const { return heads / kv_heads; }
 };
@@ -39,7 +41,12 @@ class Item {
  public:
   Item(const Call& call, int64_t tile, int64_t kv_head) : call_(call), tile_(tile), kv_head_(kv_head) {
     const int32_t* positions = call.positions + tile * call.lanes;
-    for (lanes_ = 0; lanes_ < call.lanes && positions[lanes_] >= 0; ++lanes_) last_ = std::max(last_, positions[lanes_]);
+    first_ = positions[0];
+    for (lanes_ = 0; lanes_ < call.lanes && positions[lanes_] >= 0; ++lanes_) {
+      first_ = std::min<int64_t>(first_, positions[lanes_]);
+      last_ = std::max<int64_t>(last_, positions[lanes_]);
+    }
+    first_ = hidden(first_);
     count_ = lanes_ * call.group();
     static thread_local std::vector<float> memory;
     const int64_t width = call.width;
@@ -55,16 +62,20 @@ class Item {
 
   void run() {
     load();
-    for (int64_t begin = 0; begin <= last_; begin += kStep) {
+    for (int64_t begin = first_ / kStep * kStep; begin <= last_; begin += kStep) {
+      const int64_t from = std::max<int64_t>(first_ - begin, 0) / kVector * kVector;
       const int64_t count = std::min<int64_t>(kStep, last_ + 1 - begin);
-      for (int64_t at = 0; at < count; at += kVector) score(begin, at);
+      for (int64_t at = from; at < count; at += kVector) score(begin, at);
       for (int64_t query = 0; query < count_; ++query) weigh(query, begin);
-      for (int64_t at = 0; at < count;) at += gather(begin, at, count - at);
+      for (int64_t at = from; at < count;) at += gather(begin, at, count - at);
     }
     store();
   }
 
  private:
+  // How many positions lie before the window of a row at `position`.
+  int64_t hidden(int64_t position) const { return std::max<int64_t>(position + 1 - call_.window, 0); }
+
   float* row_of(float* all, int64_t query) const {
     const int64_t row = call_.rows[tile_ * call_.lanes + query / call_.group()];
     return all + (row * call_.heads + kv_head_ * call_.group() + query % call_.group()) * call_.width;
@@ -77,7 +88,7 @@ class Item {
   }
 
   void load() {
-    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(static_cast<float>(call_.width)));
+    const __m512 scale = _mm512_set1_ps(call_.scale);
     for (int64_t query = 0; query < count_; ++query) {
       const float* from = row_of(const_cast<float*>(call_.queries), query);
       int32_t* to = queries_ + query * call_.width / 2;
@@ -122,14 +133,17 @@ class Item {
 
   // Scores become weights against the highest score so far; older sums shrink when it rises.
   void weigh(int64_t query, int64_t begin) {
-    const int64_t seen = call_.positions[tile_ * call_.lanes + query / call_.group()] + 1 - begin;
+    const int64_t position = call_.positions[tile_ * call_.lanes + query / call_.group()];
+    const int64_t seen = position + 1 - begin, before = hidden(position) - begin;
     const float* from = scores_ + query * kStep;
     int32_t* weights = weights_ + query * kStep / 2;
     const __m512 masked = _mm512_set1_ps(kMasked);
     __m512 scores[kStep / kVector];
     __m512 highest = masked;
+    __mmask16 kept[kStep / kVector];
     for (int i = 0; i < kStep / kVector; ++i) {
-      scores[i] = _mm512_mask_loadu_ps(masked, lanes(seen - kVector * i), from + kVector * i);
+      kept[i] = lanes(seen - kVector * i) & static_cast<__mmask16>(~lanes(before - kVector * i));
+      scores[i] = _mm512_mask_loadu_ps(masked, kept[i], from + kVector * i);
       highest = _mm512_max_ps(highest, scores[i]);
     }
     const float peak = std::max(peaks_[query], _mm512_reduce_max_ps(highest));
@@ -137,9 +151,9 @@ class Item {
     __m512 mass = _mm512_loadu_ps(masses_ + query * kVector);
     for (int i = 0; i < kStep / kVector; ++i) {
       const __m512 weight = exp_negative(_mm512_sub_ps(scores[i], _mm512_set1_ps(peak)));
-      const __m512 kept = _mm512_maskz_mov_ps(lanes(seen - kVector * i), weight);
-      store_bf16(weights + kVector / 2 * i, kept);
-      mass = _mm512_add_ps(mass, kept);
+      const __m512 added = _mm512_maskz_mov_ps(kept[i], weight);
+      store_bf16(weights + kVector / 2 * i, added);
+      mass = _mm512_add_ps(mass, added);
     }
     _mm512_storeu_ps(masses_ + query * kVector, mass);
   }
@@ -215,7 +229,7 @@ class Item {
   const Call& call_;
   const int64_t tile_, kv_head_;
   int64_t lanes_ = 0, count_ = 0;
-  int32_t last_ = 0;
+  int64_t first_ = 0, last_ = 0;  // positions seen by some lane
   float *sums_, *scores_, *peaks_, *masses_;
   int32_t *weights_, *queries_, *keys_;  // pairs of bf16
 };
@@ -229,13 +243,14 @@ int64_t filled(const Call& call, int64_t tiles) {
 
 ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::Buffer<ffi::BF16> cache,
                   ffi::Buffer<ffi::S32> rows, ffi::Buffer<ffi::S32> positions, ffi::Buffer<ffi::S32> pages,
-                  ffi::ResultBuffer<ffi::F32> out) {
+                  ffi::ResultBuffer<ffi::F32> out, float scale, int64_t window) {
   const auto asked = queries.dimensions();
   const auto kept = cache.dimensions();
   if (asked.size() != 3 || kept.size() != 5 || asked[2] != kept[4] || asked[2] % kVector || kept[3] % kVector ||
       asked[1] % kept[2]) {
     return ffi::Error::InvalidArgument("attend: heads must be multiples of 16 wide, pages multiples of 16 long");
   }
+  if (window < 1) return ffi::Error::InvalidArgument("attend: a window must hold at least a row's own position");
   Call call{queries.typed_data(), reinterpret_cast<const uint16_t*>(cache.typed_data()), rows.typed_data(),
             positions.typed_data(), pages.typed_data(), out->typed_data()};
   call.heads = asked[1];
@@ -244,6 +259,8 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::Buff
   call.page_size = kept[3];
   call.lanes = rows.dimensions()[1];
   call.slot_pages = pages.dimensions()[1];
+  call.scale = scale;
+  call.window = window;
   std::memset(call.out, 0, out->element_count() * sizeof(float));
   const int64_t items = filled(call, rows.dimensions()[0]) * call.kv_heads;
   parallel(pool, items, [&](int64_t item) { Item(call, item / call.kv_heads, item % call.kv_heads).run(); });
@@ -260,6 +277,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(OutriderAttend, attend,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("scale")
+                                  .Attr<int64_t>("window"));
 
 }  // namespace outrider
