@@ -1,23 +1,55 @@
-"""Blocks that several architectures share. Each computes its rows one by one: no value depends on a neighbour."""
+"""Parts that several architectures share. Each computes its rows one by one: no value depends on a neighbour."""
+
+from enum import StrEnum
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Int, Int32
 
-from deployments.lm.sums import row_sum
+from deployments.lm.quant.linear import Linear
+from deployments.lm.sums import rounded, row_sum
 
 
 class RMSNorm(nnx.Module):
-    """Root-mean-square normalisation (Zhang and Sennrich, 2019)."""
+    """Root-mean-square normalisation (Zhang and Sennrich, 2019). Without a weight nothing is multiplied."""
 
-    def __init__(self, weight: Float32[Array, " width"], *, epsilon: float) -> None:
-        self.weight = nnx.Param(weight)
+    def __init__(self, weight: Float32[Array, " width"] | None, *, epsilon: float) -> None:
+        self.weight = None if weight is None else nnx.Param(weight)
         self.epsilon = epsilon
 
-    def __call__(self, x: Float32[Array, "rows width"], /) -> Float32[Array, "rows width"]:
+    def __call__(self, x: Float32[Array, "*rows width"], /) -> Float32[Array, "*rows width"]:
         mean_square = row_sum(x * x) * (1.0 / x.shape[-1])
-        return x * jax.lax.rsqrt(mean_square + self.epsilon) * self.weight[...]
+        normed = x * jax.lax.rsqrt(mean_square + self.epsilon)
+        return normed if self.weight is None else normed * self.weight[...]
+
+
+class Activation(StrEnum):
+    """What bends a gate."""
+
+    SILU = "silu"
+    GELU = "gelu-tanh"
+
+    def __call__(self, x: Float32[Array, "*rows width"], /) -> Float32[Array, "*rows width"]:
+        """`GELU` is its approximation by a hyperbolic tangent, as Gemma was trained with."""
+        return jax.nn.silu(x) if self is Activation.SILU else jax.nn.gelu(x, approximate=True)
+
+
+class GatedFeedForward(nnx.Module):
+    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020).
+
+    Args:
+        gate_up: both, gate first.
+    """
+
+    def __init__(self, *, gate_up: Linear, down: Linear, activation: Activation = Activation.SILU) -> None:
+        self.gate_up = gate_up
+        self.down = down
+        self.activation = activation
+
+    def __call__(self, x: Float32[Array, "rows width"], /, *, live: Int32[Array, ""]) -> Float32[Array, "rows width"]:
+        gate, up = jnp.split(self.gate_up(x, live=live), 2, axis=-1)
+        return self.down(self.activation(gate) * up, live=live)
 
 
 class Embedding(nnx.Module):
@@ -48,4 +80,11 @@ def rotate(
     half = cosine.shape[-1]
     low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     cosine, sine = cosine[:, None], sine[:, None]
-    return jnp.concatenate([low * cosine - high * sine, high * cosine + low * sine, rest], axis=-1)
+    return jnp.concatenate(
+        [
+            rounded(low * cosine) - rounded(high * sine),
+            rounded(high * cosine) + rounded(low * sine),
+            rest,
+        ],
+        axis=-1,
+    )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deployments.lm.sums import row_sum
+from deployments.lm.sums import row_sum, sum_in_order
 
 ROWS = (8, 12, 16, 24, 32, 64, 128)
 
@@ -49,3 +49,14 @@ def test_a_plain_sum_would_not_do() -> None:
     whole = bits(plain(x))
 
     assert any((bits(plain(x[:rows])) != whole[:rows]).any() for rows in ROWS)
+
+
+def test_parts_are_added_one_after_the_other() -> None:
+    parts = np.random.default_rng(2).normal(size=(128, 8, 24)).astype(np.float32)
+    wanted = parts[:, 0]
+    for number in range(1, 8):
+        wanted = wanted + parts[:, number]
+    summed = jax.jit(sum_in_order)
+
+    for rows in ROWS:
+        np.testing.assert_array_equal(bits(summed(parts[:rows])), bits(jnp.asarray(wanted[:rows])))

@@ -21,9 +21,10 @@ from deployments.lm.kernels.choice import Kernels
 from deployments.messages.errors import ConfigError
 
 INT8_LINEAR = "outrider_int8_linear"
+EXPERT_LINEAR = "outrider_expert_linear"
 ATTEND = "outrider_attend"
 
-_SYMBOLS = {INT8_LINEAR: "OutriderInt8Linear", ATTEND: "OutriderAttend"}
+_SYMBOLS = {INT8_LINEAR: "OutriderInt8Linear", EXPERT_LINEAR: "OutriderExpertLinear", ATTEND: "OutriderAttend"}
 _FOLDER = Path(__file__).parent
 _NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "fma")
 _FLAGS = (

@@ -5,8 +5,9 @@ cannot. XLA's fast CPU path needs `[out, in]` order and at least two rows; it do
 product, so activations are quantised instead.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from deployments.lm.kernels.choice import Kernels
 _LEVELS = 127.0
 _RESIDUAL_STEPS = 254.0
 _SMALLEST = 1e-9
+_ROWS_AT_ONCE = 1024
 
 
 class Precision(StrEnum):
@@ -111,20 +113,46 @@ class NativeInt8Linear(nnx.Module):
 def build_linear(
     weight: Float32[np.ndarray, "outputs inputs"], *, precision: Precision, kernels: Kernels = Kernels.XLA
 ) -> FloatLinear | Int8Linear | NativeInt8Linear:
-    """The linear layer for `weight`; the only place that looks at `precision`."""
+    """The linear layer for `weight`."""
+    return join_linear((weight,), precision=precision, kernels=kernels)
+
+
+def join_linear(
+    parts: Iterable[Float32[np.ndarray, "_ inputs"]], *, precision: Precision, kernels: Kernels = Kernels.XLA
+) -> FloatLinear | Int8Linear | NativeInt8Linear:
+    """One linear layer for several weights, their outputs one below the other; the only place that looks at
+    `precision`. Each part is taken from the iterable when the one before it has been converted and can be forgotten."""
     match precision:
         case Precision.F32:
-            return FloatLinear(jnp.asarray(weight))
+            return FloatLinear(jnp.asarray(np.concatenate(list(parts))))
         case Precision.BF16:
-            return FloatLinear(jnp.asarray(weight, jnp.bfloat16))
+            return FloatLinear(jnp.asarray(np.concatenate([part.astype(jnp.bfloat16) for part in parts])))
         case Precision.INT8 | Precision.INT8_PLAIN:
-            scale = np.maximum(np.abs(weight).max(axis=1), _SMALLEST) / np.float32(_LEVELS)
-            levels = np.round(weight / scale[:, None]).astype(np.int8)
+            quantised = [quantise(part) for part in parts]
+            levels = np.concatenate([part.levels for part in quantised])
+            scale = jnp.asarray(np.concatenate([part.scale for part in quantised]))
             if kernels is Kernels.NATIVE and precision is Precision.INT8:
-                packed = jnp.asarray(int8_linear.pack(levels))
-                return NativeInt8Linear(packed, scale=jnp.asarray(scale, jnp.float32))
-            terms = 2 if precision is Precision.INT8 else 1
-            return Int8Linear(jnp.asarray(levels), scale=jnp.asarray(scale, jnp.float32), terms=terms)
+                return NativeInt8Linear(jnp.asarray(int8_linear.pack(levels)), scale=scale)
+            return Int8Linear(jnp.asarray(levels), scale=scale, terms=2 if precision is Precision.INT8 else 1)
+
+
+class Quantised(NamedTuple):
+    """Per-channel int8: `weight = levels * scale`."""
+
+    levels: Int8[np.ndarray, "outputs inputs"]
+    scale: Float32[np.ndarray, " outputs"]
+
+
+def quantise(weight: Float32[np.ndarray, "outputs inputs"], /) -> Quantised:
+    """Rounds every output's weights to 255 levels. Takes little memory beside the weight."""
+    scale = np.empty(len(weight), np.float32)
+    levels = np.empty(weight.shape, np.int8)
+    for first in range(0, len(weight), _ROWS_AT_ONCE):
+        part = weight[first : first + _ROWS_AT_ONCE]
+        steps = np.maximum(np.abs(part).max(axis=1), _SMALLEST) / np.float32(_LEVELS)
+        scale[first : first + len(part)] = steps
+        levels[first : first + len(part)] = np.round(part / steps[:, None])
+    return Quantised(levels=levels, scale=scale)
 
 
 def _contract(x: Array, weight: Array, sums: DTypeLike) -> Array:
