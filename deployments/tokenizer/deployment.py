@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from deployments.lm.checkpoint.gguf import GgufFile
 from deployments.messages.errors import InvalidRequest
 from deployments.messages.generation import ChatTurn, EncodedPrompt, TokenTable
 from deployments.messages.metrics import MetricsFactory
@@ -13,9 +12,8 @@ from deployments.tokenizer.chat import ChatEncoder
 from deployments.tokenizer.counters import REQUESTS, SECONDS, SPECS, TOKENS
 from deployments.tokenizer.encoding import PromptEncoder, require_unicode
 from deployments.tokenizer.guarding import ControlGuard
+from deployments.tokenizer.model_text import read_model_text
 from deployments.tokenizer.table import token_table
-from deployments.tokenizer.template import ChatTemplate
-from deployments.tokenizer.vocabulary import Vocabulary, read_vocabulary
 
 
 class TokenizerServer:
@@ -26,18 +24,16 @@ class TokenizerServer:
         metrics: makes this replica's `Metrics`.
 
     Raises:
-        CheckpointError: the file is missing or broken; `UnknownTokenizer` and `UnknownTemplate` say what it is that
+        CheckpointError: the files are missing or broken; `UnknownTokenizer` and `UnknownTemplate` say what it is that
             this version does not know.
     """
 
     def __init__(self, *, model: str, locate: Locate, metrics: MetricsFactory) -> None:
-        file = GgufFile(locate(model))
-        vocabulary = read_vocabulary(file)
-        template = _read_template(file, vocabulary=vocabulary)
-        self._encoder = PromptEncoder(vocabulary)
-        guard = ControlGuard(vocabulary.control_texts)
-        self._chat = ChatEncoder(template=template, guard=guard, encoder=self._encoder)
-        self._table = token_table(vocabulary, has_chat_template=template is not None)
+        text = read_model_text(locate(model))
+        self._encoder = PromptEncoder(text.vocabulary)
+        guard = ControlGuard(text.vocabulary.control_texts)
+        self._chat = ChatEncoder(template=text.template, guard=guard, encoder=self._encoder)
+        self._table = token_table(text.vocabulary, has_chat_template=text.template is not None)
         self._metrics = metrics(SPECS)
 
     async def encode_chat(self, turns: tuple[ChatTurn, ...], /) -> EncodedPrompt:
@@ -84,12 +80,3 @@ class TokenizerServer:
         self._metrics.observe(SECONDS, value=time.perf_counter() - began, labels=(kind,))
         self._metrics.add(TOKENS, amount=len(token_ids), labels=(kind,))
         return EncodedPrompt(token_ids=token_ids)
-
-
-def _read_template(file: GgufFile, /, *, vocabulary: Vocabulary) -> ChatTemplate | None:
-    source = file.get("tokenizer.chat_template", str)
-    if source is None:
-        return None
-    return ChatTemplate(
-        source, bos_text=vocabulary.text_of(vocabulary.bos_id), eos_text=vocabulary.text_of(vocabulary.eos_id)
-    )

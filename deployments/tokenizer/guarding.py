@@ -10,8 +10,11 @@ sees marks only in and right after a literal. Knows text only: no ids, no templa
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tokenizers import AddedToken
+
 from deployments.messages.errors import InvalidRequest
 from deployments.messages.generation import ChatTurn
+from deployments.tokenizer.splitting import LiteralFinder, Span
 
 # Private-use characters of plane 15: never assigned a meaning, never trimmed as white space.
 _MARKS = range(0xF0000, 0xFFFFE)
@@ -32,7 +35,11 @@ class ControlGuard:
     """
 
     def __init__(self, control_texts: Collection[str], /) -> None:
-        self._literals = tuple(control_texts)
+        literals = tuple(control_texts)
+        self._finder = LiteralFinder(
+            ((index, AddedToken(text, normalized=False)) for index, text in enumerate(literals)),
+            wanted=range(len(literals)),
+        )
         self._beginnings = frozenset(text[:n] for text in control_texts for n in range(1, len(text)))
         self._longest = max((len(text) for text in control_texts), default=0)
 
@@ -49,18 +56,27 @@ class ControlGuard:
         return GuardedTurns(turns=guarded, mark=mark)
 
     def _is_suspect(self, text: str, /) -> bool:
-        return self._ends_open(text.rstrip()) or any(literal in text for literal in self._literals)
+        return self._ends_open(text.rstrip()) or bool(self._finder.spans(text))
 
     def _ends_open(self, text: str, /) -> bool:
         lengths = range(1, min(len(text), self._longest) + 1)
         return any(text[-length:] in self._beginnings for length in lengths)
 
     def _break(self, text: str, /, *, mark: str) -> str:
-        for literal in self._literals:
-            # The second mark is for literals that overlap themselves.
-            text = text.replace(literal, literal[0] + mark + literal[1:] + mark)
+        # Again and again: breaking one may leave another that overlapped it.
+        while spans := self._finder.spans(text):
+            text = _marked(text, spans=spans, mark=mark)
         kept = text.rstrip()
         return kept + mark + text[len(kept) :] if self._ends_open(kept) else text
+
+
+def _marked(text: str, /, *, spans: list[Span], mark: str) -> str:
+    pieces = []
+    start = 0
+    for span in spans:
+        pieces += [text[start : span.begin + 1], mark, text[span.begin + 1 : span.end], mark]
+        start = span.end
+    return "".join([*pieces, text[start:]])
 
 
 def _free_mark(texts: list[str], /) -> str:

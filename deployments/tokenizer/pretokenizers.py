@@ -2,7 +2,8 @@
 
 A pre-tokenizer cuts text into the words within which BPE merges. Names and their settings are those of llama.cpp's
 `src/llama-vocab.cpp`; the patterns are those of the models' own `tokenizer.json` files, run by the same regular
-expression engine. A GGUF file names no normaliser, so none is applied, as in llama.cpp.
+expression engine (llama.cpp's own has no letter case beyond ASCII, so it cuts `gpt-4o` and `tekken` otherwise). A GGUF
+file names no normaliser, so none is applied, as in llama.cpp.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,14 @@ _QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r
 _QWEN35 = (
     _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+_AFTER_NUMBERS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT4O = (
+    f"{_BEFORE_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}" + _AFTER_NUMBERS
+)
+_TEKKEN = rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+|{_BEFORE_WORD}{_UPPER}+{_LOWER}*|\p{{N}}" + _AFTER_NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +71,17 @@ def _families() -> Mapping[str, PreTokenizerFamily]:
     llama3_merges = PreTokenizerFamily(pre_tokenizer=_by_pattern(_LLAMA3))
     qwen2 = PreTokenizerFamily(pre_tokenizer=_by_pattern(_QWEN2))
     qwen35 = PreTokenizerFamily(pre_tokenizer=_by_pattern(_QWEN35))
+    gpt4o = PreTokenizerFamily(pre_tokenizer=_by_pattern(_GPT4O))
+    tekken = PreTokenizerFamily(pre_tokenizer=_by_pattern(_TEKKEN), ignore_merges=True, add_bos=True)
     names = {
         "gpt-2 phi-2 mpt olmo jais exaone4 trillion granite-docling gigachat mellum a.x-4.0": gpt2,
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": single_digits,
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2": llama3,
         "dbrx smaug-bpe": llama3_merges,
-        "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2": qwen2,
+        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2": qwen2,
         "qwen35": qwen35,
+        "gpt-4o llama4 kanana2 talkie": gpt4o,
+        "tekken": tekken,
     }
     return MappingProxyType({name: family for group, family in names.items() for name in group.split()})
 

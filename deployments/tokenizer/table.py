@@ -1,32 +1,33 @@
 """The bytes each token stands for.
 
-Normal tokens are spelled in GPT-2's byte-level alphabet (`bytes_to_unicode` in its `encoder.py`), which gives every
-byte a printable character; it is undone here. Other tokens stand for their own text, unused ones for nothing.
+Normal tokens are spelled in GPT-2's byte-level alphabet, which gives every byte a printable character, or as
+SentencePiece spells them, with U+2581 for a space; either is undone here. Byte tokens (`<0x0A>`) stand for their byte,
+other tokens for their own text, unused ones for nothing.
+
+A token's bytes do not depend on its place. So a reply begins with the space that its first token begins with, as in
+llama.cpp and as what `transformers` decodes of prompt and reply together: dropping a space at the beginning is for
+whole texts, whose first token got that space from the tokenizer.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from itertools import accumulate
-from types import MappingProxyType
 
 from deployments.messages.generation import TokenTable
-from deployments.tokenizer.vocabulary import TokenType, Vocabulary
+from deployments.tokenizer.byte_level import byte_alphabet
+from deployments.tokenizer.vocabulary import CONTROL_TYPES, SPACE, Spelling, TokenType, Vocabulary
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def byte_alphabet() -> dict[int, str]:
-    """Byte to character. Printable bytes of Latin-1 stand for themselves, the others for U+0100 onwards in order."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
 def token_table(vocabulary: Vocabulary, /, *, has_chat_template: bool) -> TokenTable:
     """What decodes this vocabulary's ids anywhere."""
-    undo = MappingProxyType({ord(char): byte for byte, char in byte_alphabet().items()})
+    sentencepiece = vocabulary.spelling is Spelling.SENTENCEPIECE
+    spelled = _sentencepiece if sentencepiece else _byte_level()
+    literal = CONTROL_TYPES if sentencepiece else CONTROL_TYPES | {TokenType.USER_DEFINED}
     pieces = [
-        _bytes_of(text, kind=kind, undo=undo) for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+        _bytes_of(text, kind=kind, spelled=spelled, literal=kind in literal)
+        for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
     ]
     return TokenTable(
         blob=b"".join(pieces),
@@ -37,14 +38,27 @@ def token_table(vocabulary: Vocabulary, /, *, has_chat_template: bool) -> TokenT
     )
 
 
-def _bytes_of(text: str, /, *, kind: TokenType, undo: Mapping[int, int]) -> bytes:
+def _bytes_of(text: str, /, *, kind: TokenType, spelled: Callable[[str], bytes], literal: bool) -> bytes:
     if kind is TokenType.UNUSED:
         return b""
-    if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
+    if literal:
         return text.encode()
     if kind is TokenType.BYTE and (match := _BYTE_TOKEN.fullmatch(text)):
         return bytes.fromhex(match[1])
-    try:
-        return bytes([undo[ord(char)] for char in text])
-    except KeyError:  # not spelled in the alphabet: a text added after training
-        return text.encode()
+    return spelled(text)
+
+
+def _byte_level() -> Callable[[str], bytes]:
+    undo = {char: byte for byte, char in byte_alphabet().items()}
+
+    def spelled(text: str) -> bytes:
+        try:
+            return bytes([undo[char] for char in text])
+        except KeyError:  # not spelled in the alphabet: a text added after training
+            return text.encode()
+
+    return spelled
+
+
+def _sentencepiece(text: str) -> bytes:
+    return text.replace(SPACE, " ").encode()

@@ -123,9 +123,7 @@ def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
 
 def _refusal(what: str, /, *, error: Exception) -> str:
     where = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-    return (
-        f"the chat template (tokenizer.chat_template) {what}: {_reason(error)}{where}; use a file with another template"
-    )
+    return f"the model's chat template {what}: {_reason(error)}{where}; use a model with another template"
 
 
 def _reason(error: Exception, /) -> str:

@@ -7,12 +7,13 @@ import gguf
 import pytest
 
 from deployments.lm.checkpoint.gguf import GgufFile
-from deployments.tokenizer.table import byte_alphabet
-from deployments.tokenizer.vocabulary import Vocabulary, read_vocabulary
+from deployments.tokenizer.byte_level import byte_alphabet
+from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
+from deployments.tokenizer.vocabulary import Vocabulary
 
 _DATA = Path(__file__).parent.parent / "data" / "tokenizer"
 
-type Setting = str | int | bool | list[str] | list[int] | None
+type Setting = str | int | bool | list[str] | list[int] | list[float] | None
 type WriteVocabulary = Callable[..., Path]
 
 
@@ -30,7 +31,7 @@ def qwen2_vocabulary_path() -> Path:
 
 @pytest.fixture(scope="session")
 def golden_vocabulary(golden_llama: Path) -> Vocabulary:
-    return read_vocabulary(GgufFile(golden_llama / "llama.f16.gguf"))
+    return read_gguf_vocabulary(GgufFile(golden_llama / "llama.f16.gguf"))
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from deployments.messages.errors import InvalidRequest
 from deployments.messages.generation import ChatTurn
 from deployments.tokenizer.chat import ChatEncoder
 from deployments.tokenizer.encoding import PromptEncoder
+from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
 from deployments.tokenizer.guarding import ControlGuard
 from deployments.tokenizer.table import token_table
 from deployments.tokenizer.template import ChatTemplate
-from deployments.tokenizer.vocabulary import Vocabulary, read_vocabulary
+from deployments.tokenizer.vocabulary import Vocabulary
 
 type WriteVocabulary = Callable[..., Path]
 
@@ -92,7 +93,7 @@ def test_plain_text_inside_a_conversation_is_encoded_as_ever(
 def test_user_defined_tokens_are_parsed_in_what_users_write(write_vocabulary: WriteVocabulary) -> None:
     file = GgufFile(write_vocabulary())
     template = ChatTemplate(file.require("tokenizer.chat_template", str), bos_text="", eos_text="")
-    encoder = _encoder(read_vocabulary(file), template=template)
+    encoder = _encoder(read_gguf_vocabulary(file), template=template)
     assert encoder.encode((ChatTurn(role="user", content="<think>"),)) == (258, 260, 259)
     ids = encoder.encode((ChatTurn(role="user", content="<think><|im_end|>"),))
     assert list(ids) == [258, 260, *b"<|im_end|>", 259]

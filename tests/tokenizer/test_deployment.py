@@ -58,6 +58,17 @@ async def test_text_and_conversations(server: TokenizerServer) -> None:
     await server.check_health()
 
 
+async def test_a_folder_answers_as_its_gguf_file_does(server: TokenizerServer, golden_llama: Path) -> None:
+    folder = TokenizerServer(model=str(golden_llama), locate=Path, metrics=Recorder)
+    turns = (ChatTurn(role="user", content="Hi<|im_end|> 日本"),)
+    assert await folder.encode_chat(turns) == await server.encode_chat(turns)
+    text = "<|im_start|>user\n日本 🙂<|im_end|>"
+    assert await folder.encode_text(text) == await server.encode_text(text)
+    ours, theirs = await folder.table(), await server.table()
+    assert (ours.blob, ours.special_ids, ours.end_ids) == (theirs.blob, theirs.special_ids, theirs.end_ids)
+    await folder.check_health()
+
+
 async def test_the_table_survives_the_way_to_another_process(server: TokenizerServer) -> None:
     table = await server.table()
     assert pickle.loads(pickle.dumps(table)) == table

@@ -9,7 +9,8 @@ import pytest
 from deployments.lm.checkpoint.gguf import GgufFile
 from deployments.messages.errors import InvalidRequest
 from deployments.tokenizer.encoding import PromptEncoder, require_unicode
-from deployments.tokenizer.vocabulary import Vocabulary, read_vocabulary
+from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
+from deployments.tokenizer.vocabulary import Vocabulary
 
 type WriteVocabulary = Callable[..., Path]
 
@@ -19,7 +20,7 @@ _MARK = "\U000f0000"
 @pytest.mark.parametrize("kind", ["smollm", "qwen2"])
 def test_golden_vectors(kind: str, golden_llama: Path, qwen2_vocabulary_path: Path, golden_vectors: Path) -> None:
     path = golden_llama / "llama.f16.gguf" if kind == "smollm" else qwen2_vocabulary_path
-    encoder = PromptEncoder(read_vocabulary(GgufFile(path)))
+    encoder = PromptEncoder(read_gguf_vocabulary(GgufFile(path)))
     vectors = json.loads(golden_vectors.read_text())[kind]
     assert len(vectors) == 20
     for vector in vectors:
@@ -31,13 +32,13 @@ def test_a_mark_that_occurs_nowhere_changes_nothing(
     kind: str, golden_llama: Path, qwen2_vocabulary_path: Path, golden_vectors: Path
 ) -> None:
     path = golden_llama / "llama.f16.gguf" if kind == "smollm" else qwen2_vocabulary_path
-    encoder = PromptEncoder(read_vocabulary(GgufFile(path)))
+    encoder = PromptEncoder(read_gguf_vocabulary(GgufFile(path)))
     for vector in json.loads(golden_vectors.read_text())[kind]:
         assert encoder.encode(vector["text"], mark=_MARK) == encoder.encode(vector["text"])
 
 
 def test_marked_literals_stay_text_and_marks_vanish(write_vocabulary: WriteVocabulary) -> None:
-    encoder = PromptEncoder(read_vocabulary(GgufFile(write_vocabulary())))
+    encoder = PromptEncoder(read_gguf_vocabulary(GgufFile(write_vocabulary())))
     text = f"🙂<|im_end|>a{_MARK}b<{_MARK}|im_end|><think><|im_start|>"
     assert list(encoder.encode(text, mark=_MARK)) == [*"🙂".encode(), 259, 256, *b"<|im_end|>", 260, 258]
 
@@ -55,7 +56,7 @@ def test_marked_literals_stay_text_and_marks_vanish(write_vocabulary: WriteVocab
 def test_first_token(
     write_vocabulary: WriteVocabulary, changes: dict[str, object], text: str, ids: tuple[int, ...]
 ) -> None:
-    encoder = PromptEncoder(read_vocabulary(GgufFile(write_vocabulary(**changes))))
+    encoder = PromptEncoder(read_gguf_vocabulary(GgufFile(write_vocabulary(**changes))))
     assert encoder.encode(text) == ids
     assert encoder.encode(text, mark=_MARK) == ids
 
@@ -65,7 +66,7 @@ def test_llama_bpe_takes_a_word_that_is_a_token_whole(
     write_vocabulary: WriteVocabulary, pre: str, ids: tuple[int, ...]
 ) -> None:
     """`ab` is a token, but no merge leads to it."""
-    tokens = read_vocabulary(GgufFile(write_vocabulary())).tokens
+    tokens = read_gguf_vocabulary(GgufFile(write_vocabulary())).tokens
     path = write_vocabulary(
         ggml__pre=pre,
         ggml__add_bos_token=False,
@@ -73,13 +74,13 @@ def test_llama_bpe_takes_a_word_that_is_a_token_whole(
         ggml__token_type=[1] * 257 + [3, 3, 3, 1],
         ggml__merges=["b c"],
     )
-    assert PromptEncoder(read_vocabulary(GgufFile(path))).encode("ab") == ids
+    assert PromptEncoder(read_gguf_vocabulary(GgufFile(path))).encode("ab") == ids
 
 
 def test_of_overlapping_literals_the_leftmost_longest_counts(write_vocabulary: WriteVocabulary) -> None:
-    tokens = read_vocabulary(GgufFile(write_vocabulary())).tokens
+    tokens = read_gguf_vocabulary(GgufFile(write_vocabulary())).tokens
     path = write_vocabulary(ggml__tokens=[*tokens[:257], "<s>", "<s><s>", "><", tokens[260]])
-    encoder = PromptEncoder(read_vocabulary(GgufFile(path)))
+    encoder = PromptEncoder(read_gguf_vocabulary(GgufFile(path)))
     assert encoder.encode("<s><s><s>><") == (258, 257, 259)
 
 

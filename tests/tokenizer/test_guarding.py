@@ -1,5 +1,7 @@
 """Control literals that users write: found, broken, and nothing else touched."""
 
+import time
+
 import pytest
 
 from deployments.messages.errors import InvalidRequest
@@ -68,6 +70,19 @@ def test_a_conversation_that_leaves_no_mark_is_refused() -> None:
     assert guard.guard((_turn(used),)).mark is None
     with pytest.raises(InvalidRequest, match="private-use"):
         guard.guard((_turn(used), _turn("<s>")))
+
+
+def test_thousands_of_literals_cost_a_message_little() -> None:
+    """Gemma has 6,249; and a megabyte of beginnings of them is a message like any other."""
+    guard = ControlGuard([f"<unused{index}>" for index in range(6_249)])
+    long = "<unused" * 140_000
+    began = time.process_time()
+    for _ in range(200):
+        assert guard.guard((_turn("Hello there. " * 30),)).mark is None
+    marked = guard.guard((_turn(long + "<unused6248>"),))
+    assert time.process_time() - began < 5
+    assert marked.mark is not None
+    assert marked.turns[0].content == f"{long}<{marked.mark}unused6248>{marked.mark}"
 
 
 def test_a_vocabulary_without_control_tokens_guards_nothing() -> None:

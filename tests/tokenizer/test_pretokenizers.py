@@ -3,8 +3,8 @@
 import pytest
 
 from deployments.messages.errors import UnknownTokenizer
+from deployments.tokenizer.byte_level import byte_alphabet
 from deployments.tokenizer.pretokenizers import family_of
-from deployments.tokenizer.table import byte_alphabet
 
 _TEXT = "It'S 12345 हि\n\n  don't!\n"
 
@@ -22,6 +22,8 @@ def _words(name: str, /, text: str) -> list[str]:
         ("smollm", ["It", "'", "S", " ", "1", "2", "3", "4", "5", " ह", "ि", "\n\n ", " don", "'t", "!", "\n"]),
         ("llama-bpe", ["It", "'S", " ", "123", "45", " ह", "ि\n\n", " ", " don", "'t", "!\n"]),
         ("qwen2", ["It", "'S", " ", "1", "2", "3", "4", "5", " ह", "ि\n\n", " ", " don", "'t", "!\n"]),
+        ("gpt-4o", ["It'S", " ", "123", "45", " हि", "\n\n", " ", " don't", "!\n"]),
+        ("tekken", ["It", "'S", " ", "1", "2", "3", "4", "5", " हि", "\n\n", " ", " don", "'t", "!\n"]),
         ("qwen35", ["It", "'S", " ", "1", "2", "3", "4", "5", " हि", "\n\n", " ", " don", "'t", "!\n"]),
     ],
 )
@@ -30,7 +32,20 @@ def test_each_family_cuts_as_its_pattern_says(name: str, words: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "like"), [("starcoder", "smollm"), ("phi-2", "gpt-2"), ("llama3", "llama-bpe"), ("megrez", "qwen2")]
+    ("text", "words"),
+    [
+        ("HelloWorld ÉCOLEécole a/b\n/", ["Hello", "World", " ÉCOLEécole", " a", "/b", "\n", "/"]),
+        ("ÉcoleÀLaMode", ["École", "ÀLa", "Mode"]),
+        ("they'LL x//\r\n", ["they'LL", " x", "//\r\n"]),
+    ],
+)
+def test_gpt4o_cuts_where_the_case_changes(text: str, words: list[str]) -> None:
+    assert _words("gpt-4o", text) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("llama4", "gpt-4o"), ("starcoder", "smollm"), ("phi-2", "gpt-2"), ("llama3", "llama-bpe"), ("megrez", "qwen2")],
 )
 def test_names_that_mean_the_same(name: str, like: str) -> None:
     assert family_of(name) is family_of(like)

@@ -48,7 +48,7 @@ def test_the_date() -> None:
     ("source", "words"),
     [
         ("{% for m in messages %}", "cannot be compiled: .*endfor"),
-        ("\n\n{% call_tool %}", "cannot be compiled: .*call_tool.* in line 3; use a file"),
+        ("\n\n{% call_tool %}", "cannot be compiled: .*call_tool.* in line 3; use a model"),
         ("{% for i in [1] %}" * 30 + "{% endfor %}" * 30, "cannot be compiled"),
         ("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}", "cannot be compiled"),
         ("{{ missing.field }}", "cannot render a single user message: 'missing' is undefined"),

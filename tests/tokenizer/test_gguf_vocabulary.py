@@ -8,12 +8,8 @@ import pytest
 
 from deployments.lm.checkpoint.gguf import GgufFile
 from deployments.messages.errors import CheckpointError, UnknownTokenizer
-from deployments.tokenizer.vocabulary import (
-    TokenType,
-    Vocabulary,
-    build_tokenizer,
-    read_vocabulary,
-)
+from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
+from deployments.tokenizer.vocabulary import TokenType, Vocabulary
 
 type WriteVocabulary = Callable[..., Path]
 
@@ -26,13 +22,13 @@ def test_reads_the_golden_vocabulary(golden_vocabulary: Vocabulary) -> None:
     assert golden_vocabulary.text_of(None) == ""
     assert golden_vocabulary.end_ids == (499, 497)
     assert len(golden_vocabulary.ids_of(TokenType.UNUSED)) == 12
-    assert not golden_vocabulary.add_bos
+    assert golden_vocabulary.prefix_ids == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ggml__model": "llama"}, r"small\.gguf: tokenizer model 'llama' .*one of: gpt2"),
+        ({"ggml__model": "bert"}, r"small\.gguf: tokenizer model 'bert' .*one of: gpt2 .*llama .*gemma4"),
         ({"ggml__pre": "viking"}, r"small\.gguf: pre-tokenizer 'viking' .*smollm"),
         ({"ggml__pre": None}, r"small\.gguf does not name its pre-tokenizer"),
     ],
@@ -41,7 +37,7 @@ def test_unknown_kinds_are_refused_by_name(
     write_vocabulary: WriteVocabulary, changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UnknownTokenizer, match=words):
-        read_vocabulary(GgufFile(write_vocabulary(**changes)))
+        read_gguf_vocabulary(GgufFile(write_vocabulary(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -61,13 +57,13 @@ def test_unknown_kinds_are_refused_by_name(
 )
 def test_contradictions_are_refused(write_vocabulary: WriteVocabulary, changes: dict[str, object], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
-        read_vocabulary(GgufFile(write_vocabulary(**changes)))
+        read_gguf_vocabulary(GgufFile(write_vocabulary(**changes)))
 
 
 def test_a_merge_cannot_make_a_control_token(write_vocabulary: WriteVocabulary) -> None:
     path = write_vocabulary(ggml__token_type=[1] * 256 + [3, 3, 3, 3, 4])
     with pytest.raises(CheckpointError, match="the merge 'a b'"):
-        read_vocabulary(GgufFile(path))
+        read_gguf_vocabulary(GgufFile(path))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ def test_a_merge_cannot_make_a_control_token(write_vocabulary: WriteVocabulary) 
 def test_the_file_decides_on_the_first_token(
     write_vocabulary: WriteVocabulary, changes: dict[str, object], add_bos: bool
 ) -> None:
-    assert read_vocabulary(GgufFile(write_vocabulary(**changes))).add_bos is add_bos
+    assert read_gguf_vocabulary(GgufFile(write_vocabulary(**changes))).prefix_ids == ((257,) if add_bos else ())
 
 
 @pytest.mark.parametrize(
@@ -100,22 +96,43 @@ def test_the_file_decides_on_the_first_token(
 def test_what_ends_a_reply(
     write_vocabulary: WriteVocabulary, changes: dict[str, object], end_ids: tuple[int, ...]
 ) -> None:
-    assert read_vocabulary(GgufFile(write_vocabulary(**changes))).end_ids == end_ids
+    assert read_gguf_vocabulary(GgufFile(write_vocabulary(**changes))).end_ids == end_ids
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "ends"),
+    [
+        ("<end_of_turn>", 3, True),
+        ("<turn|>", 3, True),
+        ("<eos>", 3, True),
+        ("[|endofturn|]", 3, True),
+        ("<|end_of_text|>", 3, True),
+        ("<|end_of_role|>", 3, False),
+        ("<start_of_turn>", 3, False),
+        ("</s>", 4, False),  # HTML, to Gemma
+        ("<|tool_response>", 4, True),  # where Gemma 4 waits for a tool; converters leave it visible
+        ("<|tool_response>", 1, False),
+    ],
+)
+def test_texts_that_end_a_reply(write_vocabulary: WriteVocabulary, text: str, kind: int, ends: bool) -> None:
+    tokens = read_gguf_vocabulary(GgufFile(write_vocabulary())).tokens
+    path = write_vocabulary(ggml__tokens=[*tokens, text], ggml__token_type=[1] * 257 + [3, 3, 3, 4, kind])
+    assert (len(tokens) in read_gguf_vocabulary(GgufFile(path)).end_ids) is ends
 
 
 @pytest.mark.parametrize("pre", ["smollm", "llama-bpe"])
 def test_the_tokenizer_cannot_make_control_tokens(write_vocabulary: WriteVocabulary, pre: str) -> None:
     """llama-bpe takes any word that is a token whole: not `stop`, when that is a control token."""
-    tokens = read_vocabulary(GgufFile(write_vocabulary())).tokens
+    tokens = read_gguf_vocabulary(GgufFile(write_vocabulary())).tokens
     path = write_vocabulary(ggml__pre=pre, ggml__tokens=[*tokens[:259], "stop", tokens[260]])
-    tokenizer = build_tokenizer(read_vocabulary(GgufFile(path)))
+    tokenizer = read_gguf_vocabulary(GgufFile(path)).words
     text = "ab<think>stop<|im_start|>"
     assert tokenizer.encode(text).ids == [256, 260, *b"stop<|im_start|>"]
 
 
 def test_a_single_character_is_never_a_control_literal(write_vocabulary: WriteVocabulary) -> None:
-    tokens = read_vocabulary(GgufFile(write_vocabulary())).tokens
-    vocabulary = read_vocabulary(GgufFile(write_vocabulary(ggml__tokens=[*tokens[:257], "\u2603", *tokens[258:]])))
+    tokens = read_gguf_vocabulary(GgufFile(write_vocabulary())).tokens
+    vocabulary = read_gguf_vocabulary(GgufFile(write_vocabulary(ggml__tokens=[*tokens[:257], "\u2603", *tokens[258:]])))
     assert vocabulary.control_ids == {257, 258, 259}
     assert vocabulary.control_texts == {"<|im_start|>": 258, "<|im_end|>": 259}
 
@@ -125,9 +142,8 @@ def test_smollm2_is_read_and_built_within_a_second(smollm2_path: Path) -> None:
     for key in ("tokens", "merges", "token_type"):
         file.require(f"tokenizer.ggml.{key}", list)
     began = time.process_time()
-    vocabulary = read_vocabulary(file)
-    tokenizer = build_tokenizer(vocabulary)
+    vocabulary = read_gguf_vocabulary(file)
     assert time.process_time() - began < 1
-    assert tokenizer.get_vocab_size() == 49152 - 17
+    assert vocabulary.words.get_vocab_size() == 49152 - 17
     # As in llama.cpp: the end of the turn, the end of the text, and the mark that opens another repository.
     assert [vocabulary.text_of(i) for i in vocabulary.end_ids] == ["<|im_end|>", "<|endoftext|>", "<reponame>"]
