@@ -13,7 +13,7 @@ from deployments.messages.errors import OutriderError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-Model = Annotated[str, typer.Argument(help="A .gguf file, a known name (smollm2-135m) or a hub repository.")]
+Model = Annotated[str, typer.Argument(help="A .gguf file, a folder with safetensors, a name or a hub repository.")]
 Speculation = Annotated[
     Literal["auto", "off", "ngram"], typer.Option(help="auto picks n-gram by hand until gates exist.")
 ]
@@ -40,24 +40,26 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
     served_name: Annotated[
         str | None,
-        typer.Option(help="The id clients name; by default MODEL if it is a known name, else the file's own."),
+        typer.Option(help="The id clients name; by default MODEL's name or repository, else the file's own."),
     ] = None,
     api_keys_file: Annotated[str, typer.Option(help="A file with one API key per line.")] = "",
 ) -> None:
     """Serve a model on this machine until Ctrl-C."""
     from serve_app.config import AppConfig, VerifierConfig
     from serve_app.local import serving
-    from serve_app.model_fetch import PACKAGED_MODELS, resolve_model
+    from serve_app.model_fetch import resolve_model
+    from serve_app.model_fetch import served_name as default_name
 
     page_size = VerifierConfig().page_size
     if context % page_size and context > page_size:
         raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
     path = resolve_model(model)
+    name = served_name or default_name(model)
     drafter = {"kind": "off"} if speculation == "off" else {"kind": "ngram", "replicas": drafters}
     config = AppConfig.model_validate(
         {
-            "model": str(path.resolve()),
-            "served_name": served_name or (model if model in PACKAGED_MODELS else None),
+            "model": str(path.absolute()),
+            "served_name": name,
             "drafter": {**drafter, "reason": f"--speculation {speculation}"},
             "verifier": {
                 "slots": slots,
@@ -69,7 +71,10 @@ def run(
             "ingress": {"api_keys_file": api_keys_file},
         }
     )
-    print(f"starting {path.name}: Ray, then the model; the first start also compiles (a minute or two)", flush=True)
+    print(
+        f"starting {name or path.name}: Ray, then the model; the first start also compiles (a minute or two)",
+        flush=True,
+    )
     interrupt = _Interrupt()
     interrupt.listen()
     try:
@@ -129,7 +134,7 @@ def exact(
     from serve_app.proving.report import TABLE_WIDTH
 
     options = ExactOptions(
-        model=str(resolve_model(model).resolve()), prompts=prompts, tokens=tokens, context=context, precision=precision
+        model=str(resolve_model(model).absolute()), prompts=prompts, tokens=tokens, context=context, precision=precision
     )
     proof = Prover(options, say=lambda text: print(text, file=sys.stderr, flush=True)).run()
     console = Console()
@@ -162,6 +167,28 @@ def bench(
             is_quick=quick, json_file=json_file, draft_k=draft_k, slots=slots, context=context, precision=precision
         ),
     )
+
+
+@app.command()
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="A .gguf file, a folder with safetensors, a name or a repository.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say what a checkpoint is, what it takes and what could draft for it; reads headers, no weights."""
+    from serve_app.inspecting.report import inspect_checkpoint
+    from serve_app.model_fetch import resolve_model
+
+    inspection = inspect_checkpoint(resolve_model(checkpoint))
+    print(inspection.to_json().decode() if as_json else "\n".join(inspection.lines()))
+
+
+@app.command()
+def models() -> None:
+    """List the models that have a name here."""
+    from serve_app.catalog import Catalog, catalog_lines
+
+    print("\n".join(catalog_lines(Catalog())))
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-from serve_app.model_fetch import DEFAULT_MODEL, PACKAGED_MODELS, default_cache_dir
+from serve_app.catalog import SMOLLM2_135M
+from serve_app.model_fetch import default_cache_dir
 from tests.typechecks import check
 
 # Shapes and dtypes written in annotations are checked on every call, in the rooms that hold arrays.
@@ -35,12 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def smollm2_path() -> Path:
     """SmolLM2-135M-Instruct, from `OUTRIDER_TEST_MODEL` or from where `make model` puts it."""
     named = os.environ.get("OUTRIDER_TEST_MODEL")
-    path = Path(named) if named else default_cache_dir() / PACKAGED_MODELS[DEFAULT_MODEL].member
+    path = Path(named) if named else default_cache_dir() / SMOLLM2_135M.member
     if path.is_file():
         return path
     if named or os.environ.get("CI"):
         pytest.fail(f"{path} is not there; run `make model`, or set OUTRIDER_TEST_MODEL to the file")
     pytest.skip(f"{path} is not there; `make model` fetches it")
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """Folders, one per family: a random network in both formats, and what two peers computed (`ref.npz`)."""
+    return _GOLDEN
 
 
 @pytest.fixture(scope="session")

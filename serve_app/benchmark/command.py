@@ -53,7 +53,7 @@ def run_command(model: str, /, *, options: BenchOptions) -> None:
 def _config(path: Path, *, options: BenchOptions) -> AppConfig:
     return AppConfig.model_validate(
         {
-            "model": str(path.resolve()),
+            "model": str(path.absolute()),
             "drafter": {"kind": "ngram", "reason": "outrider bench"},
             "verifier": {
                 "slots": options.slots,

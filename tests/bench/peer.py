@@ -132,7 +132,7 @@ def main() -> None:
         if options.json is not None:
             # Now, not after ten minutes; what is in it stays until there is something better.
             options.json.open("ab").close()
-        model = resolve_model(options.model).resolve()
+        model = resolve_model(options.model).absolute()
         verifier = {
             "slots": STREAMS,
             "context": options.ctx,

@@ -1,138 +1,26 @@
 """The hub client against a server on this machine that speaks the parts of the hub's protocol it uses."""
 
-import hashlib
-import json
-import re
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from deployments.messages.errors import CheckpointError, ConfigError
+from serve_app.catalog import HubModel
 from serve_app.model_fetch import resolve_model
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-WEIGHTS = b"GGUF" + bytes(range(256)) * 4096
-REPOSITORIES = {
-    "lab/one": {"one.gguf": WEIGHTS, "README.md": b"# one"},
-    "lab/several": {"several.Q4_1.gguf": WEIGHTS, "sub/several.Q8_0.gguf": WEIGHTS[::-1]},
-    "lab/none": {"model.safetensors": b"{}"},
-    "lab/gated": {"gated.gguf": WEIGHTS},
-}
-GATED = "lab/gated"
-PRIVATE = "lab/private"
-
-
-@dataclass(kw_only=True)
-class Hub:
-    """What the server was asked, and how it should misbehave."""
-
-    url: str = ""
-    asked: list[str] = field(default_factory=list)
-    cut_first_body_at: int | None = None
-
-
-class Handler(BaseHTTPRequestHandler):
-    """`/api/models/{repo}` and `/{repo}/resolve/main/{file}`."""
-
-    protocol_version = "HTTP/1.1"
-    hub: Hub
-
-    def do_GET(self) -> None:
-        self.answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self.answer(with_body=False)
-
-    def answer(self, *, with_body: bool) -> None:
-        path = self.path.split("?")[0]
-        self.hub.asked.append(f"{self.command} {path}")
-        match = re.fullmatch(r"(/api/models)?/(\w+/\w+)(?:/resolve/main/(.+))?", path)
-        api, repo, file = match.groups() if match else (None, "", None)
-        if repo == GATED and not api:
-            self.send(403, headers={"X-Error-Code": "GatedRepo"}, with_body=with_body)
-        elif repo == PRIVATE:
-            self.send(401, headers={"X-Error-Code": "RepoNotFound"}, with_body=with_body)
-        elif repo not in REPOSITORIES:
-            self.send(404, headers={"X-Error-Code": "RepoNotFound"}, with_body=with_body)
-        elif api:
-            self.send(200, body=model_info(repo), with_body=with_body)
-        elif file not in REPOSITORIES[repo]:
-            self.send(404, headers={"X-Error-Code": "EntryNotFound"}, with_body=with_body)
-        else:
-            self.send_file(REPOSITORIES[repo][file], with_body=with_body)
-
-    def send_file(self, content: bytes, *, with_body: bool) -> None:
-        etag = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        cut = self.hub.cut_first_body_at if with_body else None
-        if with_body:
-            self.hub.cut_first_body_at = None
-        self.send(200, headers=etag, body=content, with_body=with_body, cut=cut)
-
-    def send(
-        self,
-        status: int,
-        *,
-        with_body: bool,
-        headers: dict[str, str] | None = None,
-        body: bytes = b"",
-        cut: int | None = None,
-    ) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body[:cut])
-        if cut is not None:
-            self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what matters is in `Hub.asked`."""
-
-
-def model_info(repo: str) -> bytes:
-    siblings = [{"rfilename": name} for name in REPOSITORIES[repo]]
-    return json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode()
-
-
-@pytest.fixture
-def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache. The client reads its settings once, on import, so they are set where it keeps them."""
-    from huggingface_hub import constants
-
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        monkeypatch.setattr(constants, name, str(tmp_path / "hub"), raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    return tmp_path / "hub"
-
-
-@pytest.fixture
-def hub(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": hub}))
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield hub
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from serve_app.model_hub import fetch_from_hub
+from tests.serve_app.hub_server import COMMIT, OLDER, SHARDED, WANTED, WEIGHTS, Failure, Hub
 
 
 def quietly(_: str) -> None:
     """A report that nobody reads."""
 
 
+def fetch(spec: str) -> Path:
+    return resolve_model(spec, report=quietly)
+
+
 def test_the_only_gguf_file(hub: Hub, hub_cache: Path) -> None:
-    path = resolve_model("lab/one", report=quietly)
+    path = fetch("lab/one")
 
     assert path.name == "one.gguf"
     assert path.read_bytes() == WEIGHTS
@@ -140,32 +28,131 @@ def test_the_only_gguf_file(hub: Hub, hub_cache: Path) -> None:
 
 
 def test_second_time_downloads_nothing(hub: Hub) -> None:
-    first = resolve_model("lab/one", report=quietly)
+    first = fetch("lab/one")
     hub.asked.clear()
 
-    assert resolve_model("lab/one", report=quietly) == first
-    assert not [line for line in hub.asked if line.startswith("GET /lab/one/resolve")]
+    assert fetch("lab/one") == first
+    assert hub.asked == ["GET /api/models/lab/one/revision/main"]
 
 
 def test_one_of_several(hub: Hub) -> None:
     with pytest.raises(CheckpointError, match=r"has 2 \.gguf files.*several\.Q4_1\.gguf, sub/several\.Q8_0\.gguf"):
-        resolve_model("lab/several", report=quietly)
+        fetch("lab/several")
 
-    assert resolve_model("lab/several:sub/several.Q8_0.gguf", report=quietly).read_bytes() == WEIGHTS[::-1]
+    assert fetch("lab/several:sub/several.Q8_0.gguf").read_bytes() == WEIGHTS[::-1]
 
 
-def test_broken_connection_is_tried_again(hub: Hub) -> None:
-    hub.cut_first_body_at = 100_000
+@pytest.mark.parametrize("spec", ["lab/split", "lab/split:s-00001-of-00003.gguf", "lab/split:s-00002-of-00003.gguf"])
+def test_split_set_is_fetched_whole(hub: Hub, spec: str) -> None:
+    path = fetch(spec)
 
-    assert resolve_model("lab/one:one.gguf", report=quietly).read_bytes() == WEIGHTS
-    assert sum(line.startswith("GET /lab/one/resolve") for line in hub.asked) == 2
+    assert path.name == "s-00001-of-00003.gguf"
+    assert [file.stat().st_size for file in sorted(path.parent.iterdir())] == [1000, 2000, 3000]
+
+
+def test_safetensors_with_what_belongs_to_them(hub: Hub) -> None:
+    folder = fetch("lab/sharded")
+
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {name: SHARDED[name] for name in WANTED}
+    fetched = [line.rsplit("/", 1)[-1] for line in hub.contents_asked()]
+    assert all(name.startswith("model-") for name in fetched[-2:]), "weights come last"
+
+
+def test_progress_is_told(hub: Hub) -> None:
+    said: list[str] = []
+    resolve_model("lab/sharded", report=said.append)
+
+    assert said[0] == f"fetching lab/sharded at {COMMIT[:8]}: 8 files, 20.1 kB"
+    assert said[-1] == "fetched 8 of 8: model-00002-of-00002.safetensors (11.0 kB)"
+    assert len(said) == 9
+
+
+@pytest.mark.parametrize("revision", ["v1", "refs/pr/7", OLDER])
+def test_revision(hub: Hub, revision: str) -> None:
+    hub.refs |= {"v1": OLDER, "refs/pr/7": OLDER}
+
+    path = fetch(f"lab/one@{revision}:one.gguf")
+
+    assert path.read_bytes() == WEIGHTS[::-1]
+    assert path.parent.name == OLDER
+
+
+def test_a_branch_that_moved_brings_only_what_changed(hub: Hub) -> None:
+    fetch("lab/sharded")
+    hub.repos["lab/sharded"][OLDER] = SHARDED | {"tokenizer.json": b'{"model": {"new": 1}}'}
+    hub.refs["main"] = OLDER
+    hub.asked.clear()
+
+    folder = fetch("lab/sharded")
+
+    assert (folder / "tokenizer.json").read_bytes() == b'{"model": {"new": 1}}'
+    assert (folder / "model-00002-of-00002.safetensors").is_file()
+    assert hub.contents_asked() == [f"GET /lab/sharded/resolve/{OLDER}/tokenizer.json"]
+
+
+def test_cut_connection_is_resumed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is resumed is what was written, and that is whole chunks; the client's are 10 MB.
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 50_000)
+    hub.failures.append(Failure(line=r"^GET /lab/one/.*\.gguf", cut_body_at=120_000))
+
+    assert fetch("lab/one").read_bytes() == WEIGHTS
+    assert hub.ranges == ["bytes=100000-"]
+
+
+def test_wrong_checksum_is_not_kept(hub: Hub, hub_cache: Path) -> None:
+    hub.served["one.gguf"] = WEIGHTS[:-1] + b"!"
+
+    with pytest.raises(CheckpointError, match=r"one\.gguf of lab/one has sha256 [0-9a-f]{64}, expected [0-9a-f]{64}"):
+        fetch("lab/one")
+
+    assert [path for path in hub_cache.rglob("*") if path.is_file() and path.stat().st_size > 1000] == []
+    hub.served.clear()
+    assert fetch("lab/one").read_bytes() == WEIGHTS
+
+
+def test_checksum_is_compared_where_the_listing_has_none(hub: Hub) -> None:
+    hub.lists_sizes = False
+    hub.served["one.gguf"] = WEIGHTS[:-1] + b"!"
+
+    with pytest.raises(CheckpointError, match="it was not kept"):
+        fetch("lab/one")
+
+
+def test_checksum_in_the_catalog(hub: Hub) -> None:
+    pinned = HubModel(repo="lab/sharded", sha256=(("config.json", "0" * 64),))
+    with pytest.raises(CheckpointError, match=r"config\.json of lab/sharded has sha256 .*, expected 0000"):
+        fetch_from_hub(pinned, report=quietly)
+
+    other = HubModel(repo="lab/one", file="one.gguf", sha256=(("one.gguf", "f" * 64),))
+    hub.asked.clear()
+    with pytest.raises(CheckpointError, match="nothing was fetched"):
+        fetch_from_hub(other, report=quietly)
+    assert hub.contents_asked() == []
+
+
+def test_token_goes_to_the_hub_and_nowhere_else(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub.token = "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+
+    assert resolve_model("lab/one").read_bytes() == WEIGHTS
+    assert hub.authorizations == {"hub": {"Bearer hf_secret"}, "content": {None}}
+
+    hub.token = "another"
+    hub.repos["lab/other"] = hub.repos["lab/one"]
+    with pytest.raises(CheckpointError, match="does not accept the token in HF_TOKEN for lab/other") as caught:
+        resolve_model("lab/other")
+    assert "hf_secret" not in capfd.readouterr().err + str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("lab/none", r"lab/none has no \.gguf file"),
+        ("lab/none", r"lab/none has neither a \.gguf file nor config\.json with \*\.safetensors; choose"),
+        ("lab/pickled", "pickled weights can run programs, so they are never read"),
         ("lab/one:two.gguf", r"lab/one has no file two\.gguf; it has one\.gguf"),
+        ("lab/one@v9", "lab/one has no revision v9; check it, or leave out @v9"),
         ("lab/unknown", "no repository lab/unknown that you may read"),
         ("lab/unknown:x.gguf", "no repository lab/unknown that you may read"),
         ("lab/private", "no repository lab/private that you may read.*HF_TOKEN"),
@@ -174,24 +161,25 @@ def test_broken_connection_is_tried_again(hub: Hub) -> None:
 )
 def test_one_sentence_says_what_is_wrong(hub: Hub, spec: str, says: str) -> None:
     with pytest.raises(CheckpointError, match=says) as caught:
-        resolve_model(spec, report=quietly)
+        fetch(spec)
 
     assert "\n" not in str(caught.value)
 
 
-def test_name_the_hub_would_refuse(hub: Hub) -> None:
-    with pytest.raises(ConfigError, match="'lab/a--b' is not the name of a hub repository"):
-        resolve_model("lab/a--b", report=quietly)
+def test_forbidden_without_a_reason(hub: Hub) -> None:
+    hub.failures.append(Failure(line="one.gguf", status=403))
+    with pytest.raises(CheckpointError, match="the token in HF_TOKEN may not read lab/one"):
+        fetch("lab/one")
 
 
-@pytest.mark.parametrize("spec", ["lab/one", "lab/one:one.gguf"])
-def test_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(CheckpointError, match=r"cannot fetch lab/one.* from the model hub .*not on this machine"):
-        resolve_model(spec, report=quietly)
-
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    fetched = resolve_model(spec, report=quietly)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-
-    assert resolve_model(spec, report=quietly) == fetched
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("lab/a--b", "'lab/a--b' is not the name of a hub repository"),
+        ("lab/one@../x", r"'\.\./x' is not a revision of lab/one"),
+        ("lab/one@/x", "'/x' is not a revision of lab/one"),
+    ],
+)
+def test_name_the_hub_would_refuse(hub: Hub, spec: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        fetch(spec)
