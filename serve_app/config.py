@@ -17,7 +17,7 @@ from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
 from deployments.verifier.loading import ModelSettings
 from deployments.verifier.settings import VerifierSettings
-from serve_app.model_fetch import PACKAGED_MODELS
+from serve_app.model_fetch import served_name
 
 
 class Section(BaseModel):
@@ -112,6 +112,7 @@ class VerifierConfig(Placement):
         ladder: the row counts windows are compiled for.
         cache_pages: pages of the cache; none takes as many as all slots can fill.
         prefix_cache: whether prompts that begin alike share pages.
+        kept_states: states of recurrent layers that are kept to be found again; none keeps one per slot.
         reserve_tokens: tokens of a reply for which pages are set aside at admission.
         prefill_budget: the most rows of a window for prompts while a stream is open.
         priority_step_s: seconds of waiting that one step of a request's `priority` is worth.
@@ -133,6 +134,7 @@ class VerifierConfig(Placement):
     page_size: PositiveInt = 64
     cache_pages: PositiveInt | None = None
     prefix_cache: bool = True
+    kept_states: int | None = Field(default=None, ge=0)
     reserve_tokens: PositiveInt = 256
     prefill_budget: PositiveInt = 32
     priority_step_s: float = Field(default=10.0, ge=0)
@@ -162,8 +164,8 @@ class AppConfig(Section):
     """The whole application.
 
     Attributes:
-        model: a `.gguf` file, a name this version knows, or a hub repository.
-        served_name: the id clients name; none takes `model` if that is a known name, else the name in the file.
+        model: a `.gguf` file, a checkpoint's folder, a name in the catalog, or a hub repository.
+        served_name: the id clients name; none takes the name in the catalog, the repository, or the name in the file.
     """
 
     model: str = "smollm2-135m"
@@ -197,6 +199,7 @@ class AppConfig(Section):
                 compile_cache=section.compile_cache,
                 cache_pages=section.cache_pages,
                 prefix_cache=section.prefix_cache,
+                kept_states=section.kept_states,
                 reserve_tokens=section.reserve_tokens,
                 prefill_budget=section.prefill_budget,
                 priority_step_s=section.priority_step_s,
@@ -226,7 +229,7 @@ class AppConfig(Section):
         )
 
     def _served_name(self) -> str | None:
-        return self.served_name or (self.model if self.model in PACKAGED_MODELS else None)
+        return self.served_name or served_name(self.model)
 
 
 def _api_keys(section: IngressConfig) -> tuple[str, ...]:

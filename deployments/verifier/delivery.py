@@ -6,9 +6,9 @@ from typing import NamedTuple
 from deployments.messages.errors import DeadlinePassed, OutriderError
 from deployments.messages.generation import FinishReason, TokenChunk
 from deployments.verifier.drafts import Drafts
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.programs import Launched
 from deployments.verifier.reporting import Drawn
-from deployments.verifier.scheduler import Span, StepPlan
 from deployments.verifier.slots import Slot
 
 

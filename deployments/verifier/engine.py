@@ -20,10 +20,12 @@ from deployments.verifier.delivery import Advance, Delivery, Landed, UnderWay, r
 from deployments.verifier.drafts import Drafts, DraftSource
 from deployments.verifier.packing import pack
 from deployments.verifier.paging import Paging
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.programs import Programs, WindowResult
 from deployments.verifier.reporting import Drawn, drawn_for
-from deployments.verifier.scheduler import Scheduler, Span, StepPlan
+from deployments.verifier.scheduler import Scheduler
 from deployments.verifier.slots import Slot
+from deployments.verifier.states import States
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Engine:
 
     Args:
         prefix: finds pages by their content; `None` computes every prompt.
+        states: of recurrent layers; `None` where there are none.
         drafts: where guesses come from; swapped for others in proofs.
         clock: seconds, rising.
     """
@@ -65,6 +68,7 @@ class Engine:
         vocabulary: int,
         metrics: Metrics,
         prefix: PrefixCache | None = None,
+        states: States | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         limits = Limits(
@@ -76,7 +80,7 @@ class Engine:
             prompt_rows=settings.prefill_budget,
             priority_step=settings.priority_step_s,
         )
-        self.scheduler = Scheduler(limits, paging=Paging(allocator, prefix=prefix))
+        self.scheduler = Scheduler(limits, paging=Paging(allocator, prefix=prefix, states=states))
         self._settings = settings
         self._programs = programs
         self._rounds = DraftRounds(drafts, draft_k=settings.draft_k, draft_rows=settings.draft_rows, metrics=metrics)
@@ -177,6 +181,7 @@ class Engine:
             emits=self._programs.ladder.emits_for(plan.emits) if plan.emits else 0,
             page_size=self._settings.page_size,
             slot_pages=self._programs.slot_pages,
+            room=self._programs.room,
         )
         # The device may begin before `launch` returns.
         launched = self._clock()
@@ -226,7 +231,7 @@ class Engine:
         if slot.first_token_at is None:
             slot.first_token_at = now
         fresh, finish = slot.extend(drawn.tokens)
-        self.scheduler.settle(slot)
+        self.scheduler.settle(slot, kept=kept)
         if not is_first and slot.request.speculation.enabled:
             slot.backoff = slot.backoff.after_window(speculated=speculates, kept=kept)
         if finish is not None:

@@ -10,13 +10,15 @@ from pathlib import Path
 import jax
 from flax import nnx
 
-from deployments.lm.cache.pages import CacheShape, PageAllocator
+from deployments.lm.cache.layout import CacheShape
+from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.lm.checkpoint.fingerprint import fingerprint
-from deployments.lm.checkpoint.gguf import GgufFile
+from deployments.lm.checkpoint.opening import open_checkpoint
+from deployments.lm.checkpoint.source import Checkpoint, Format
+from deployments.lm.decoder import Decoder, DecoderConfig
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.kernels.native import choose_kernels
-from deployments.lm.models.llama.modeling import Llama, LlamaConfig
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
@@ -27,6 +29,7 @@ from deployments.verifier.ladder import Ladder, build_ladder
 from deployments.verifier.memory import MemoryPlan, check_weights, free_host_memory
 from deployments.verifier.probe import ProbeReport, probe
 from deployments.verifier.programs import Programs, Progress
+from deployments.verifier.states import StateRoom, States
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,7 @@ class ModelSettings:
         compile_cache: a directory that keeps compiled programs; empty keeps none, and native kernels elsewhere.
         cache_pages: pages of the cache; `None` takes as many as all slots can fill.
         prefix_cache: whether pages are found by their content and shared.
+        kept_states: states of recurrent layers that are kept to be found again; `None` keeps one per slot.
         reserve_tokens, prefill_budget, priority_step_s: as in `batch.Limits`.
     """
 
@@ -57,6 +61,7 @@ class ModelSettings:
     compile_cache: str = ""
     cache_pages: int | None = None
     prefix_cache: bool = True
+    kept_states: int | None = None
     reserve_tokens: int = 256
     prefill_budget: int = 32
     priority_step_s: float = 10.0
@@ -78,11 +83,11 @@ class LoadedModel:
 
     Attributes:
         kernels: what `ModelSettings.kernels` came to.
-        fingerprint: of the model file; see `checkpoint.fingerprint`.
+        fingerprint: of the model's files; see `checkpoint.fingerprint`.
     """
 
     settings: ModelSettings
-    config: LlamaConfig
+    config: DecoderConfig
     architecture: str
     name: str
     kernels: Kernels
@@ -95,6 +100,7 @@ class LoadedModel:
         self.programs.ladder = ladder or self.report.ladder
         settings = self.settings
         allocator = PageAllocator(min(settings.pages + 1, self.programs.shape.pages), page_size=settings.page_size)
+        room = self.programs.room
         root = f"{self.fingerprint} {settings.precision} {self.kernels} {settings.page_size}".encode()
         return Engine(
             EngineSettings(
@@ -110,6 +116,7 @@ class LoadedModel:
             programs=self.programs,
             allocator=allocator,
             prefix=PrefixCache(allocator, root=root) if settings.prefix_cache else None,
+            states=None if room is None else States(room, page_size=settings.page_size),
             drafts=drafts,
             vocabulary=self.config.vocabulary,
             metrics=metrics,
@@ -128,14 +135,16 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     started = time.perf_counter()
     free = _free_memory()
-    file = GgufFile(Path(settings.model_path))
-    progress(f"reading {file.path.name}")
-    check_weights(_least_weights(file, precision=settings.precision), free=free)
+    checkpoint = open_checkpoint(settings.model_path)
+    progress(f"reading {checkpoint.name}")
+    check_weights(_least_weights(checkpoint, precision=settings.precision), free=free)
     kernels, reason = choose_kernels(settings.kernels, cache=_kernel_cache(settings))
     progress(f"kernels: {kernels.value} ({reason})")
-    network = load_network(file, precision=settings.precision, kernels=kernels)
+    network = load_network(checkpoint, precision=settings.precision, kernels=kernels)
+    progress(f"weights: {settings.precision.value}")
     settings = _fit(settings, config=network.config)
-    shape = _cache_shape(settings, config=network.config)
+    room = _state_room(settings, config=network.config)
+    shape = _cache_shape(settings, config=network.config, room=room)
     plan = _memory_plan(network, shape=shape, settings=settings, free=free)
     plan.check()
     programs = Programs(
@@ -149,6 +158,7 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         slot_pages=settings.slot_pages,
         longest=max(settings.draft_k, 1),
         progress=progress,
+        room=room,
     )
     plan = replace(plan, temporaries=programs.temporaries)
     plan.check()
@@ -160,12 +170,12 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
     return LoadedModel(
         settings=settings,
         config=network.config,
-        architecture=file.require("general.architecture", str),
-        name=file.get("general.name", str) or file.path.stem,
+        architecture=network.config.architecture,
+        name=_model_name(checkpoint),
         kernels=kernels,
         programs=programs,
         report=report,
-        fingerprint=fingerprint(file.path),
+        fingerprint=fingerprint(*checkpoint.files),
     )
 
 
@@ -182,36 +192,53 @@ def _free_memory() -> int | None:
     return counted["bytes_limit"] - counted["bytes_in_use"] if counted else None
 
 
-def _least_weights(file: GgufFile, *, precision: Precision) -> int:
+def _model_name(checkpoint: Checkpoint) -> str:
+    """What the checkpoint calls itself; config.json has no such name, but its folder does."""
+    if checkpoint.format is Format.GGUF:
+        return checkpoint.get("general.name", str) or checkpoint.files[0].stem
+    return checkpoint.files[0].absolute().parent.name
+
+
+def _least_weights(checkpoint: Checkpoint, *, precision: Precision) -> int:
     """Bytes the matrices take once they are loaded, as far as the header tells."""
     is_int8 = precision in (Precision.INT8, Precision.INT8_PLAIN)
     each = 1 if is_int8 else precision.embedding_dtype.itemsize
-    return each * sum(math.prod(shape) for shape in file.shapes.values())
+    return each * sum(math.prod(shape) for shape in checkpoint.shapes.values())
 
 
-def _cache_shape(settings: ModelSettings, *, config: LlamaConfig) -> CacheShape:
+def _state_room(settings: ModelSettings, *, config: DecoderConfig) -> StateRoom | None:
+    if not config.is_recurrent:
+        return None
+    kept = settings.slots if settings.kept_states is None else settings.kept_states
+    # At least two: the probe runs beside a neighbour.
+    slots = max(settings.slots, 2)
+    return StateRoom(slots=slots, drafts=settings.draft_k, kept=kept if settings.prefix_cache else 0)
+
+
+def _cache_shape(settings: ModelSettings, *, config: DecoderConfig, room: StateRoom | None) -> CacheShape:
     return CacheShape(
-        layers=config.layers,
+        layout=config.layout,
         # At least two and the scratch page: the probe runs beside a neighbour.
         pages=max(settings.pages, 2) + 1,
         page_size=settings.page_size,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
+        states=0 if room is None else room.states,
+        pending=0 if room is None else room.pending,
     )
 
 
-def _memory_plan(network: Llama, *, shape: CacheShape, settings: ModelSettings, free: int | None) -> MemoryPlan:
+def _memory_plan(network: Decoder, *, shape: CacheShape, settings: ModelSettings, free: int | None) -> MemoryPlan:
     return MemoryPlan(
         weights=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(network))),
-        page=replace(shape, pages=1).nbytes(settings.precision.cache_dtype),
+        page=shape.page_nbytes(settings.precision.cache_dtype),
         pages=shape.pages,
+        states=shape.state_nbytes,
         least_pages=max(settings.slot_pages, 2) + 1,
         temporaries=0,
         free=free,
     )
 
 
-def _fit(settings: ModelSettings, *, config: LlamaConfig) -> ModelSettings:
+def _fit(settings: ModelSettings, *, config: DecoderConfig) -> ModelSettings:
     if settings.slots < 1 or settings.context < 1 or settings.page_size < 1:
         raise ConfigError("slots, context and page_size must each be at least 1")
     if settings.context > config.context:

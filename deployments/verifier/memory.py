@@ -21,6 +21,7 @@ class MemoryPlan:
         page: one page of the cache, all layers.
         pages: with the scratch page.
         least_pages: as few as a context of one request takes, and the scratch page.
+        states: of recurrent layers, and what they keep of drafts.
         temporaries: what the largest program needs while it runs; 0 while that is not known.
         free: what the device has for all of it; `None` when it does not say.
     """
@@ -31,24 +32,28 @@ class MemoryPlan:
     least_pages: int
     temporaries: int
     free: int | None
+    states: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.page * self.pages + self.temporaries
+        return self.weights + self.page * self.pages + self.states + self.temporaries
 
     def check(self) -> None:
         """Raises `ConfigError` when it does not fit; the sentence says what to lower."""
         if self.free is None or self.total <= self.free:
             return
-        room = (self.free - self.weights - self.temporaries) // self.page
+        room = (self.free - self.weights - self.states - self.temporaries) // max(self.page, 1)
         if room >= self.least_pages:
             remedy = f"set verifier.cache_pages to at most {room - 1}, or lower --slots or --ctx"
         else:
-            remedy = f"lower --ctx, {_SMALLER}, or free memory"
+            states = "verifier.kept_states, --slots or " if self.states else ""
+            remedy = f"lower {states}--ctx, {_SMALLER}, or free memory"
         raise ConfigError(f"{self} do not fit the {_size(self.free)} that are free; {remedy}")
 
     def __str__(self) -> str:
         cache = f"{_size(self.page * self.pages)} of cache ({self.pages} pages)"
+        if self.states:
+            cache += f", {_size(self.states)} of recurrent states"
         working = f" and {_size(self.temporaries)} for the largest window" if self.temporaries else ""
         return f"{_size(self.weights)} of weights, {cache}{working}"
 

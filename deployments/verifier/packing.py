@@ -7,10 +7,12 @@ from jaxtyping import Float32, Int32
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.recurrence import SEGMENT_FIELDS
 from deployments.lm.sampling.shaping import BLOCK_FIELDS
 from deployments.lm.sampling.shaping import ROW_FIELDS as SHAPING_FIELDS
 from deployments.verifier.history import is_shaped
-from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
+from deployments.verifier.states import StateRoom
 from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, ROW_FIELDS, TILE_FIELDS, Rung
 
 
@@ -28,6 +30,7 @@ class PackedWindow:
     """One window's arrays, on the host. Field by field as in `window.BodyInput` and `window.EmitInput`.
 
     Attributes:
+        recurrence: `None` in networks without recurrent layers.
         extras: `None` when no row asks for any, and nothing need be transferred.
     """
 
@@ -36,10 +39,17 @@ class PackedWindow:
     emit_ints: Int32[np.ndarray, "emits ints"]
     emit_floats: Float32[np.ndarray, "emits floats"]
     extras: PackedExtras | None = None
+    recurrence: Int32[np.ndarray, " numbers"] | None = None
 
 
-def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: int) -> PackedWindow:
-    """Lays `plan` out for a window of size `rung` that draws for `emits` rows; the rest is padding."""
+def pack(
+    plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: int, room: StateRoom | None = None
+) -> PackedWindow:
+    """Lays `plan` out for a window of size `rung` that draws for `emits` rows; the rest is padding.
+
+    Args:
+        room: of the states of recurrent layers; `None` where there are none.
+    """
     rows = np.zeros((rung.rows, ROW_FIELDS), np.int32)
     rows[:, 2] = SCRATCH_PAGE
     tiles = np.zeros((rung.tiles, TILE_FIELDS + slot_pages), np.int32)
@@ -59,8 +69,14 @@ def pack(plan: StepPlan, *, rung: Rung, emits: int, page_size: int, slot_pages: 
             drawn = end
         row += count
         tile += span.tiles
-    extras = _pack_extras(plan, emits=emits)
-    return PackedWindow(rows=rows, tiles=tiles, emit_ints=ints, emit_floats=floats, extras=extras)
+    return PackedWindow(
+        rows=rows,
+        tiles=tiles,
+        emit_ints=ints,
+        emit_floats=floats,
+        extras=_pack_extras(plan, emits=emits),
+        recurrence=None if room is None else _pack_recurrence(plan, rows=rung.rows, room=room),
+    )
 
 
 def no_shaping(emits: int) -> Float32[np.ndarray, "emits shaping_fields"]:
@@ -68,6 +84,22 @@ def no_shaping(emits: int) -> Float32[np.ndarray, "emits shaping_fields"]:
     rows = np.zeros((emits, SHAPING_FIELDS), np.float32)
     rows[:, 0] = 1.0
     return rows
+
+
+def _pack_recurrence(plan: StepPlan, *, rows: int, room: StateRoom) -> Int32[np.ndarray, " numbers"]:
+    """As `Recurrence.unpacked` takes it."""
+    segments = np.zeros((room.segments, SEGMENT_FIELDS), np.int32)
+    places = np.full(rows, room.pending - 1, np.int32)
+    row = number = 0
+    for span in plan.spans:
+        for segment in span.segments:
+            first = room.pending + row if segment.replayed is None else segment.replayed
+            segments[number] = (first, segment.count, segment.read, segment.write)
+            if segment.kept is not None:
+                places[row : row + segment.count] = segment.kept + np.arange(segment.count)
+            row += segment.count if segment.replayed is None else 0
+            number += 1
+    return np.concatenate([segments.reshape(-1), places])
 
 
 def _pack_extras(plan: StepPlan, *, emits: int) -> PackedExtras | None:

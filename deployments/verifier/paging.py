@@ -1,13 +1,15 @@
 """The pages of slots: given at admission, grown while a reply grows, shared where the content is the same.
 
 Of a slot's pages the first `known` ones are in the prefix cache. Whoever holds such a page holds all before it, and
-gives them back last page first, so a page is never evicted before those that can only be found through it. Knows slots
-and pages; not who is admitted, nor when.
+gives them back last page first, so a page is never evicted before those that can only be found through it. In networks
+with recurrent layers pages are only of use as far as a state was left behind at the end of one. Knows slots and pages;
+not who is admitted, nor when.
 """
 
 from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.verifier.slots import Slot
+from deployments.verifier.states import Segment, States
 
 
 class Paging:
@@ -15,12 +17,16 @@ class Paging:
 
     Args:
         prefix: `None` shares nothing.
+        states: of recurrent layers; `None` where there are none.
     """
 
-    def __init__(self, allocator: PageAllocator, *, prefix: PrefixCache | None) -> None:
+    def __init__(self, allocator: PageAllocator, *, prefix: PrefixCache | None, states: States | None = None) -> None:
         self._allocator = allocator
         self._prefix = prefix
+        self._states = states
         self._size = allocator.page_size
+        if prefix is not None and states is not None:
+            prefix.when_forgotten(states.forget)
 
     @property
     def in_use(self) -> int:
@@ -45,7 +51,8 @@ class Paging:
         Args:
             spare: how many pages must be left for others.
         """
-        found = self._found(slot, first=0)
+        cached = self._found(slot, first=0)
+        found = self._usable(slot, cached, first=0)
         self._allocator.hold(found)
         wanted = self._allocator.pages_for(positions) - len(found)
         if wanted + spare > self._allocator.free:
@@ -54,6 +61,9 @@ class Paging:
         slot.pages = (*found, *self._allocator.take(wanted))
         slot.known = len(found)
         slot.cached = len(found) * self._size
+        if self._states is not None:
+            self._states.enter(slot, key=slot.keys[len(found) - 1] if found else None)
+            self._aim(slot, parted=len(cached))
         self._count_reused(slot, positions=slot.cached)
         return True
 
@@ -70,9 +80,13 @@ class Paging:
 
     def catch_up(self, slot: Slot, /) -> None:
         """Takes over pages that another slot has completed meanwhile, instead of computing them again."""
-        found = self._found(slot, first=slot.known)
+        cached = self._found(slot, first=slot.known)
+        found = self._usable(slot, cached, first=slot.known)
+        self._aim(slot, parted=slot.known + len(cached))
         if not found:
             return
+        if self._states is not None:
+            self._states.begin_from(slot, key=slot.keys[slot.known + len(found) - 1])
         own = slot.pages[slot.known : slot.known + len(found)]
         self._allocator.hold(found)
         self._allocator.give_back(reversed(own))
@@ -82,14 +96,26 @@ class Paging:
         slot.cached = slot.known * self._size
 
     def next_key(self, slot: Slot, /) -> bytes | None:
-        """The key of the page the slot computes next; `None` for the last of its tokens, which nobody can share."""
+        """The key of what the slot completes next and others can share: a page, or the last one before its tokens' end,
+        after which its state is left; `None` for the tokens after that, which nobody can share."""
         if self._prefix is None or not slot.request.cache_prompt or slot.known >= self._shareable(slot):
             return None
-        self._prefix.extend_keys(slot.keys, tokens=slot.tokens, pages=slot.known + 1)
-        return slot.keys[slot.known]
+        page = slot.known + 1 if self._states is None else self._shareable(slot)
+        self._prefix.extend_keys(slot.keys, tokens=slot.tokens, pages=page)
+        return slot.keys[page - 1]
 
-    def settle(self, slot: Slot, /) -> None:
-        """Makes the slot's completed pages known; where the content is known already, the slot takes that page."""
+    def segments(self, slot: Slot, /, *, rows: int, drafts: int) -> tuple[Segment, ...]:
+        """How a slot's next rows, of which the last ones are drafts, run through recurrent layers, if there are any."""
+        return () if self._states is None else self._states.segments(slot, rows=rows, drafts=drafts)
+
+    def settle(self, slot: Slot, /, *, kept: int = 0) -> None:
+        """After a window: makes what the slot has completed known; `kept` is how many drafts became tokens."""
+        self._settle_pages(slot)
+        if self._states is not None:
+            self._states.settle(slot, kept=kept)
+
+    def _settle_pages(self, slot: Slot) -> None:
+        """Where the content of a page is known already, the slot takes that page."""
         prefix = self._prefix
         if prefix is None or not slot.request.cache_prompt:
             return
@@ -110,6 +136,8 @@ class Paging:
     def leave(self, slot: Slot, /) -> None:
         """Takes all pages away; what they hold can still be found."""
         self._allocator.give_back(reversed(slot.pages))
+        if self._states is not None:
+            self._states.leave(slot)
         slot.pages = ()
         slot.known = slot.cached = 0
 
@@ -117,12 +145,16 @@ class Paging:
         """Nothing that is cached can be trusted any more."""
         if self._prefix is not None:
             self._prefix.clear()
+        if self._states is not None:
+            self._states.forget_all()
 
     def check_integrity(self, slots: tuple[Slot, ...], /) -> None:
         """Raises `AssertionError` unless pages, holders and keys agree."""
         self._allocator.check_integrity([slot.pages for slot in slots])
         if self._prefix is not None:
             self._prefix.check_integrity()
+        if self._states is not None:
+            self._states.check_integrity(slots, is_known=self._is_known)
         for slot in slots:
             if slot.cached > len(slot.pages) * self._size:
                 raise AssertionError(f"slot {slot.index} has more cached positions than its pages hold")
@@ -147,6 +179,27 @@ class Paging:
                 break
             found.append(page)
         return found
+
+    def _usable(self, slot: Slot, found: list[int], *, first: int) -> list[int]:
+        """As many of these pages, the slot's next ones, as it can go on from."""
+        if self._states is None:
+            return found
+        return found[: self._states.deepest(slot.keys[first : first + len(found)])]
+
+    def _aim(self, slot: Slot, *, parted: int) -> None:
+        """Says where a slot leaves its state behind, if anybody may find it.
+
+        Args:
+            parted: after so many pages the slot's tokens are no longer those of pages that are cached.
+        """
+        if slot.state is None or self._prefix is None or not slot.request.cache_prompt:
+            return
+        last = self._shareable(slot)
+        slot.state.goals = {last, parted}
+        slot.state.beyond = last + 1
+
+    def _is_known(self, key: bytes) -> bool:
+        return self._prefix is not None and self._prefix.find(key) is not None
 
     def _count_reused(self, slot: Slot, *, positions: int) -> None:
         # What a preempted request finds again it may have computed itself.

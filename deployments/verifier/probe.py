@@ -1,27 +1,25 @@
 """Proves at start-up, on the serving executables and this device, that every rung computes the same bits.
 
 The same tokens go through each rung as through the smallest one: a rung whose hidden rows or cache pages differ in one
-bit is refused, and so is one that could not be run. All rungs share the programs that draw, and those are compared
-with the smallest of them on the same hidden rows; where a size differs, rungs that could need it are refused too. With
-the smallest rung alone every reply is still exact.
+bit is refused, and so is one that could not be run. Where layers are recurrent, states are compared too, and the tokens
+come as drafts of which some are refused. All rungs share the programs that draw, and those are compared with the
+smallest of them on the same hidden rows; where a size differs, rungs that could need it are refused too. With the
+smallest rung alone every reply is still exact.
 """
 
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Int32, UInt8
+from jaxtyping import Array, Float32, Int32
 
-from deployments.lm.attention import TILE_ROWS
-from deployments.lm.cache.pages import SCRATCH_PAGE
 from deployments.lm.sampling.logprobs import no_logprobs
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.history import History
 from deployments.verifier.ladder import Ladder
-from deployments.verifier.packing import PackedExtras, PackedWindow, no_shaping, pack
+from deployments.verifier.packing import PackedExtras, PackedWindow, no_shaping
 from deployments.verifier.programs import Programs, Progress
-from deployments.verifier.scheduler import Span, StepPlan
-from deployments.verifier.slots import Slot
+from deployments.verifier.traces import TRACED_TOKENS, Trace, trace_of
 from deployments.verifier.window import EMIT_FLOATS, EMIT_INTS, Rung
 
 _SETTINGS = (
@@ -30,9 +28,7 @@ _SETTINGS = (
     SamplingSettings(temperature=1.1, top_k=20, top_p=0.95, min_p=0.01, seed=11),
     SamplingSettings(temperature=1.0, seed=13),
 )
-_TOKENS = 72
 _CHAIN = 4
-_PIECES = (1, 7, 3, 16, 5, 32, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,41 +46,30 @@ class ProbeReport:
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trace:
-    """What came of one run.
-
-    Attributes:
-        beside: per window the rows of the other slot, which always start at its first token.
-    """
-
-    hidden: Float32[np.ndarray, "tokens width"]
-    cache: UInt8[np.ndarray, "..."]
-    beside: tuple[Float32[np.ndarray, "_ width"], ...]
-
-    @property
-    def rows(self) -> int:
-        return len(self.hidden) + sum(len(rows) for rows in self.beside)
-
-
 def probe(programs: Programs, *, vocabulary: int, progress: Progress) -> ProbeReport:
     """Compares every rung with the smallest one. Uses the cache and leaves it empty."""
     rungs = programs.ladder.rungs
     shape = programs.shape
     # As many as fill the widest window, if two slots of so many fit.
     count = min(
-        max(_TOKENS, rungs[-1].rows), programs.slot_pages * shape.page_size, (shape.pages - 1) // 2 * shape.page_size
+        max(TRACED_TOKENS, rungs[-1].rows),
+        programs.slot_pages * shape.page_size,
+        (shape.pages - 1) // 2 * shape.page_size,
     )
     tokens = np.random.default_rng(count).integers(0, vocabulary, count).astype(np.int32)
-    alone = _trace(programs, rung=rungs[0], tokens=tokens[::-1], compared=count)
-    reference = replace(_trace(programs, rung=rungs[0], tokens=tokens), beside=(alone.hidden,))
+    alone = trace_of(programs, rung=rungs[0], tokens=tokens[::-1], compared=count)
+    reference = replace(trace_of(programs, rung=rungs[0], tokens=tokens), beside=(alone.hidden,))
+    if programs.room is not None:
+        difference = _difference(reference, trace_of(programs, rung=rungs[0], tokens=tokens, is_drafted=True))
+        if difference is not None:
+            raise RuntimeError(f"on this device a state depends on what was drafted ({difference}); it cannot serve")
     refused: dict[Rung, str] = {}
     rows = 0
     for rung in rungs[1:]:
         progress(f"proving that windows of {rung.rows} rows in {rung.tiles} tiles compute the same bits")
         # Whatever a device may say: what cannot be run cannot be proved.
         try:
-            trace = _trace(programs, rung=rung, tokens=tokens)
+            trace = trace_of(programs, rung=rung, tokens=tokens, is_drafted=programs.room is not None)
         except Exception as error:
             refused[rung] = f"it could not be run ({type(error).__name__}: {error})"
             continue
@@ -170,11 +155,13 @@ def _everything(emits: int) -> PackedExtras:
     rows[::_CHAIN] = (1.3, 0.7, 0.4, 1.0)
     request = GenerateRequest(
         request_id="probe",
-        prompt_ids=tuple(range(_TOKENS)),
+        prompt_ids=tuple(range(TRACED_TOKENS)),
         max_tokens=2,
         min_tokens=2,
         end_ids=(1, 3),
-        sampling=SamplingSettings(repetition_penalty=1.3, logit_bias=tuple((token, 50.0) for token in range(_TOKENS))),
+        sampling=SamplingSettings(
+            repetition_penalty=1.3, logit_bias=tuple((token, 50.0) for token in range(TRACED_TOKENS))
+        ),
     )
     own = History().blocks(request, tokens=(*request.prompt_ids, 4, 4), drafts=())
     blocks = np.concatenate([own] * (emits // _CHAIN))
@@ -183,52 +170,14 @@ def _everything(emits: int) -> PackedExtras:
     return PackedExtras(rows=rows, blocks=blocks, wants_logprobs=True)
 
 
-def _trace(programs: Programs, *, rung: Rung, tokens: Int32[np.ndarray, " tokens"], compared: int = _TOKENS) -> _Trace:
-    """Runs the first tokens through windows of one size, in uneven pieces, beside another slot that fills the rest."""
-    programs.clear_cache()
-    needed = -(-len(tokens) // programs.shape.page_size)
-    pages = tuple(range(SCRATCH_PAGE + 1, SCRATCH_PAGE + 1 + needed))
-    slot = _slot(tokens[:compared], pages=pages)
-    beside = _slot(tokens[::-1], pages=tuple(page + needed for page in pages))
-    hidden: list[np.ndarray] = []
-    others: list[np.ndarray] = []
-    while slot.cached < len(slot.tokens):
-        plan = _plan(slot, most=_PIECES[len(hidden) % len(_PIECES)], beside=beside, rung=rung)
-        window = pack(plan, rung=rung, emits=0, page_size=programs.shape.page_size, slot_pages=programs.slot_pages)
-        states = np.asarray(programs.run_body(window))
-        count = len(plan.spans[-1].tokens)
-        hidden.append(states[plan.rows - count : plan.rows])
-        others.append(states[: plan.rows - count])
-        slot.cached += count
-    cache = [np.asarray(programs.page(page, layer=layer)) for layer in range(programs.shape.layers) for page in pages]
-    return _Trace(hidden=np.concatenate(hidden), cache=np.stack(cache).view(np.uint8), beside=tuple(others))
-
-
-def _plan(slot: Slot, *, most: int, beside: Slot, rung: Rung) -> StepPlan:
-    """The other slot's rows first, so that the slot's own lie elsewhere in each window."""
-    tokens = tuple(slot.tokens[slot.cached : slot.cached + min(most, rung.rows, rung.tiles * TILE_ROWS)])
-    span = Span(slot=slot, start=slot.cached, tokens=tokens, emits=0)
-    room = min(rung.rows - len(tokens), (rung.tiles - span.tiles) * TILE_ROWS)
-    if room == 0:
-        return StepPlan(spans=(span,))
-    other = Span(slot=beside, start=0, tokens=tuple(beside.tokens[:room]), emits=0)
-    return StepPlan(spans=(other, span))
-
-
-def _slot(tokens: Int32[np.ndarray, " tokens"], *, pages: tuple[int, ...]) -> Slot:
-    ids = tuple(int(token) for token in tokens)
-    request = GenerateRequest(request_id="probe", prompt_ids=ids, max_tokens=1)
-    return Slot(index=0, request=request, tokens=list(ids), pages=pages, admitted_at=0.0)
-
-
-def _difference(reference: _Trace, other: _Trace) -> str | None:
+def _difference(reference: Trace, other: Trace) -> str | None:
     """What differs first, in words; `None` when no bit does."""
     (alone,) = reference.beside
     beside = [place for rows in other.beside if (place := _differing(alone[: len(rows)], rows)) is not None]
     parts = {
         "hidden row": _differing(reference.hidden, other.hidden),
         "row beside": beside[0] if beside else None,
-        "cache byte row": _differing(reference.cache, other.cache),
+        "cache byte": _differing(reference.cache, other.cache),
     }
     return next((f"{name} {place} differs" for name, place in parts.items() if place is not None), None)
 

@@ -16,11 +16,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float32, Int32
 
-from deployments.lm.cache.pages import CacheShape
-from deployments.lm.models.llama.modeling import Llama
+from deployments.lm.cache.layout import CacheShape, RecurrentState
+from deployments.lm.decoder import Decoder
+from deployments.lm.recurrence import SEGMENT_FIELDS
 from deployments.lm.sampling.logprobs import LogProbs
 from deployments.verifier.ladder import Ladder
 from deployments.verifier.packing import PackedWindow
+from deployments.verifier.states import StateRoom
 from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
     EMIT_FLOATS,
@@ -77,11 +79,12 @@ class Programs:
         slots: the most chains in a window.
         slot_pages: the length of a slot's page table.
         longest: the most drafts in a chain.
+        room: of the states of recurrent layers; `None` where there are none.
     """
 
     def __init__(
         self,
-        network: Llama,
+        network: Decoder,
         *,
         ladder: Ladder,
         shape: CacheShape,
@@ -90,16 +93,18 @@ class Programs:
         slot_pages: int,
         longest: int,
         progress: Progress,
+        room: StateRoom | None = None,
     ) -> None:
         self.ladder = ladder
         self.shape = shape
         self.slot_pages = slot_pages
+        self.room = room
         self._cache_dtype = cache_dtype
         graph, state = nnx.split(network)
         # A flat list: the nested state is taken apart in Python, in every call, which takes longer than the dispatch.
         self._weights, structure = jax.tree.flatten(state)
 
-        def rebuilt(weights: list[Array]) -> Llama:
+        def rebuilt(weights: list[Array]) -> Decoder:
             return nnx.merge(graph, jax.tree.unflatten(structure, weights))
 
         self._rebuilt = rebuilt
@@ -118,6 +123,7 @@ class Programs:
         )
         most_rows = ladder.widest.rows
         self._hidden = jax.ShapeDtypeStruct((most_rows, network.config.width), jnp.float32)
+        self._zeroed = jax.jit(_zeros_like, donate_argnums=0, keep_unused=True).lower(self._cache).compile()
         self._body, self._emit = self._compile(
             jax.jit(run_body, donate_argnums=1), jax.jit(run_emit), progress=progress
         )
@@ -136,7 +142,9 @@ class Programs:
         """The layers alone; as many rows as the widest rung has, of which the window's come first."""
         rung = Rung(rows=window.rows.shape[0], tiles=window.tiles.shape[0])
         hidden, self._cache = self._body[rung](
-            self._weights, self._cache, BodyInput(rows=window.rows, tiles=window.tiles)
+            self._weights,
+            self._cache,
+            BodyInput(rows=window.rows, tiles=window.tiles, recurrence=window.recurrence),
         )
         return cast(Array, hidden)
 
@@ -166,19 +174,30 @@ class Programs:
         return max(_temporaries(program) for program in (*self._body.values(), *self._emit.values()))
 
     def page(self, number: int, /, *, layer: int) -> Array:
-        """One page of one layer; for proofs."""
-        return self._cache[layer][number]
+        """One page of one layer with attention; for proofs."""
+        pages: Array = self._cache[layer]
+        return pages[number]
+
+    def state(self, number: int, /, *, layer: int) -> tuple[Array, ...]:
+        """One state of one recurrent layer; for proofs."""
+        cache: RecurrentState = self._cache[layer]
+        return cache.matrices[number], cache.history[number]
 
     def clear_cache(self) -> None:
-        """Forgets all keys and values; after a probe or a failed window."""
-        # Given back first: there may be no room for two.
-        self._cache = ()
-        self._cache = self.shape.zeros(self._cache_dtype)
+        """Forgets all keys, values and states; after a probe or a failed window."""
+        if any(part.is_deleted() for part in jax.tree.leaves(self._cache)):
+            # A window that failed took it along. What is left is given back first: there may be no room for two.
+            self._cache = ()
+            self._cache = self.shape.zeros(self._cache_dtype)
+        else:
+            # In place: an allocator that is given back so much at once keeps it, beside what it then hands out.
+            self._cache = self._zeroed(self._cache)
 
     def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
         weights, cache = jax.tree.map(_struct, (self._weights, self._cache))
         bodies = {
-            rung: run_body.lower(weights, cache, _body_struct(rung, self.slot_pages)) for rung in self.ladder.rungs
+            rung: run_body.lower(weights, cache, _body_struct(rung, self.slot_pages, room=self.room))
+            for rung in self.ladder.rungs
         }
         emits = {
             size: run_emit.lower(
@@ -195,6 +214,10 @@ class Programs:
                 done[key] = compiled
                 progress(f"compiled {number} of {len(jobs)} programs")
         return {rung: done[rung] for rung in bodies}, {size: done[size] for size in emits}
+
+
+def _zeros_like(cache: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, cache)
 
 
 def _wants_logprobs(window: PackedWindow) -> bool:
@@ -223,10 +246,11 @@ def _placeholder(*shape: int, dtype: DTypeLike = jnp.int32) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _body_struct(rung: Rung, slot_pages: int) -> BodyInput:
+def _body_struct(rung: Rung, slot_pages: int, *, room: StateRoom | None) -> BodyInput:
     return BodyInput(
         rows=_placeholder(rung.rows, ROW_FIELDS),
         tiles=_placeholder(rung.tiles, TILE_FIELDS + slot_pages),
+        recurrence=None if room is None else _placeholder(room.segments * SEGMENT_FIELDS + rung.rows),
     )
 
 

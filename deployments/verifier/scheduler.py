@@ -9,58 +9,11 @@ from deployments.messages.generation import GenerateRequest
 from deployments.verifier.batch import Changes, Limits
 from deployments.verifier.budget import prompt_rows, share
 from deployments.verifier.paging import Paging
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.slots import Slot
 from deployments.verifier.waiting import WaitingLine
 
 _NO_SLOT = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Consecutive rows of one slot.
-
-    Attributes:
-        start: the absolute position of the first row.
-        tokens: one per row.
-        emits: how many of the last rows draw a token: none while a prompt goes on, one at its end, one more than
-            there are drafts when decoding.
-    """
-
-    slot: Slot
-    start: int
-    tokens: tuple[int, ...]
-    emits: int
-
-    @property
-    def tiles(self) -> int:
-        return -(-len(self.tokens) // TILE_ROWS)
-
-    @property
-    def drafts(self) -> int:
-        return max(self.emits - 1, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepPlan:
-    """The next window, span by span."""
-
-    spans: tuple[Span, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(len(span.tokens) for span in self.spans)
-
-    @property
-    def tiles(self) -> int:
-        return sum(span.tiles for span in self.spans)
-
-    @property
-    def emits(self) -> int:
-        return sum(span.emits for span in self.spans)
-
-    @property
-    def speculates(self) -> bool:
-        return any(span.drafts for span in self.spans)
 
 
 class Scheduler:
@@ -167,16 +120,16 @@ class Scheduler:
         rows = self._prompt_rows(room.rows, decoding=len(decoding) > 0)
         for slot, count in zip(prompts, share([slot.missing for slot in prompts], rows=rows), strict=True):
             if min(count, room.lanes):
-                spans.append(room.take(_prompt_span(slot, rows=min(count, room.lanes))))
+                spans.append(room.take(self._prompt_span(slot, rows=min(count, room.lanes))))
         return StepPlan(spans=tuple(spans))
 
     def holds(self, slot: Slot, /) -> bool:
         """Whether the slot is still in the batch."""
         return self._slots.get(slot.index) is slot
 
-    def settle(self, slot: Slot, /) -> None:
-        """After a window: what the slot has completed can be found by others."""
-        self._paging.settle(slot)
+    def settle(self, slot: Slot, /, *, kept: int = 0) -> None:
+        """After a window of which so many drafts were kept: what the slot has completed can be found by others."""
+        self._paging.settle(slot, kept=kept)
 
     def release(self, slot: Slot, /) -> None:
         """Frees a slot and its pages."""
@@ -265,7 +218,16 @@ class Scheduler:
         """The last token and its drafts, of which those go that would need a page nobody can spare."""
         positions = self._paging.extend(slot, positions=len(slot.tokens) + len(guess))
         guess = guess[: positions - len(slot.tokens)]
-        return Span(slot=slot, start=slot.cached, tokens=(slot.tokens[-1], *guess), emits=1 + len(guess))
+        rows = 1 + len(guess)
+        segments = self._paging.segments(slot, rows=rows, drafts=len(guess))
+        tokens = (slot.tokens[-1], *guess)
+        return Span(slot=slot, start=slot.cached, tokens=tokens, emits=rows, segments=segments)
+
+    def _prompt_span(self, slot: Slot, *, rows: int) -> Span:
+        chunk = tuple(slot.tokens[slot.cached : slot.cached + rows])
+        ends = slot.cached + len(chunk) == len(slot.tokens)
+        segments = self._paging.segments(slot, rows=len(chunk), drafts=0)
+        return Span(slot=slot, start=slot.cached, tokens=chunk, emits=1 if ends else 0, segments=segments)
 
 
 @dataclass(kw_only=True)
@@ -288,12 +250,6 @@ class _Room:
         self.rows -= len(span.tokens)
         self.tiles -= span.tiles
         return span
-
-
-def _prompt_span(slot: Slot, *, rows: int) -> Span:
-    chunk = tuple(slot.tokens[slot.cached : slot.cached + rows])
-    ends = slot.cached + len(chunk) == len(slot.tokens)
-    return Span(slot=slot, start=slot.cached, tokens=chunk, emits=1 if ends else 0)
 
 
 def _seniority(slot: Slot) -> tuple[float, int]:

@@ -27,6 +27,29 @@ class Tally:
 
 
 @dataclass(kw_only=True)
+class SlotState:
+    """Where a slot's recurrent state is.
+
+    Attributes:
+        read: the state that the slot's next row reads; the empty one at the beginning, perhaps another's after that.
+        write: the slot's own.
+        pending: accepted drafts that the state has not seen yet.
+        goals: numbers of first pages after which the state is left behind,
+        beyond: as it is after every page from this number on; `None` leaves nothing behind.
+        left: what was left behind and cannot be found yet: number of pages, and the state.
+        newest: the key of the state left behind last, where it lies in the reply.
+    """
+
+    read: int
+    write: int
+    pending: int = 0
+    goals: set[int] = field(default_factory=set)
+    beyond: int | None = None
+    left: list[tuple[int, int]] = field(default_factory=list)
+    newest: bytes | None = None
+
+
+@dataclass(kw_only=True)
 class Slot:
     """The state of one request in the batch.
 
@@ -44,6 +67,7 @@ class Slot:
         preemptions: how often the request lost its slot.
         accepted: drafts kept in the last window.
         history: `tokens` once more, as the sampler's penalties want them.
+        state: `None` without a place in the batch, and in networks without recurrent layers.
     """
 
     index: int
@@ -63,6 +87,7 @@ class Slot:
     backoff: BackOff = field(default_factory=BackOff)
     tally: Tally = field(default_factory=Tally)
     history: History = field(default_factory=History)
+    state: SlotState | None = None
 
     @property
     def generated(self) -> int:

@@ -14,8 +14,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32
 
 from deployments.lm.attention import TILE_ROWS, Tiles
-from deployments.lm.cache.pages import SCRATCH_PAGE, Cache
-from deployments.lm.models.llama.modeling import Llama, WindowRows
+from deployments.lm.cache.layout import Cache
+from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.decoder import Decoder, WindowRows
+from deployments.lm.recurrence import Recurrence
 from deployments.lm.sampling.drawing import SamplerRows, draw
 from deployments.lm.sampling.logprobs import LogProbs, logprobs_of, no_logprobs
 from deployments.lm.sampling.shaping import Shaping, shape_logits
@@ -47,10 +49,12 @@ class BodyInput(NamedTuple):
     Attributes:
         rows: per row token, position, page, offset, lane in the tiles.
         tiles: per tile its lanes' row numbers, their positions, and the slot's page table.
+        recurrence: as `Recurrence.unpacked` takes it; `None` in networks without recurrent layers.
     """
 
     rows: Int32[HostOrDevice, "rows row_fields"]
     tiles: Int32[HostOrDevice, "tiles tile_fields"]
+    recurrence: Int32[HostOrDevice, " numbers"] | None = None
 
 
 class EmitInput(NamedTuple):
@@ -96,7 +100,7 @@ class Emitted(NamedTuple):
     logprobs: LogProbs
 
 
-def body(network: Llama, cache: Cache, window: BodyInput) -> tuple[Float32[Array, "rows width"], Cache]:
+def body(network: Decoder, cache: Cache, window: BodyInput) -> tuple[Float32[Array, "rows width"], Cache]:
     """Runs the layers over a window's rows; donates `cache`."""
     tokens, positions, pages, offsets, lanes = (jnp.asarray(window.rows)[:, i] for i in range(ROW_FIELDS))
     table = jnp.asarray(window.tiles)
@@ -108,12 +112,17 @@ def body(network: Llama, cache: Cache, window: BodyInput) -> tuple[Float32[Array
     )
     # Padding rows write to the scratch page.
     live = jnp.sum(pages != SCRATCH_PAGE, dtype=jnp.int32)
-    rows = WindowRows(tokens=tokens, positions=positions, pages=pages, offsets=offsets, live=live)
+    recurrence = None
+    if window.recurrence is not None:
+        recurrence = Recurrence.unpacked(jnp.asarray(window.recurrence), rows=tokens.shape[0])
+    rows = WindowRows(
+        tokens=tokens, positions=positions, pages=pages, offsets=offsets, live=live, recurrence=recurrence
+    )
     return network.hidden(rows, tiles=tiles, cache=cache)
 
 
 def emit(
-    network: Llama,
+    network: Decoder,
     hidden: Float32[Array, "rows width"],
     request: EmitInput,
     extras: EmitExtras,

@@ -10,7 +10,7 @@ from deployments.lm.attention import TILE_ROWS
 from deployments.messages.generation import SamplingSettings
 from deployments.verifier.loading import LoadedModel
 from deployments.verifier.packing import PackedWindow, pack
-from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.window import Rung
 from serve_app.benchmark.alternation import Arm, Effort, Spread, alternate, spread, timed
 from serve_app.benchmark.windows import body_seconds, full_window, slot_of

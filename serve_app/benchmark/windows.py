@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deployments.lm.attention import TILE_ROWS
+from deployments.lm.cache.layout import SCRATCH_STATE
 from deployments.lm.cache.pages import SCRATCH_PAGE
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.loading import LoadedModel
 from deployments.verifier.packing import PackedWindow, pack
-from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.slots import Slot
+from deployments.verifier.states import Segment
 from deployments.verifier.window import Rung
 from serve_app.benchmark.alternation import Arm, Effort, Spread, alternate, spread, timed
 
@@ -55,7 +57,14 @@ def full_window(model: LoadedModel, *, rung: Rung, context: int) -> PackedWindow
         emits=0,
         page_size=model.settings.page_size,
         slot_pages=model.programs.slot_pages,
+        room=model.programs.room,
     )
+
+
+def segments_of(model: LoadedModel, *, number: int, rows: int) -> tuple[Segment, ...]:
+    """How slot `number`'s rows run through recurrent layers, if there are any: into a state of its own."""
+    room = model.programs.room
+    return () if room is None else (Segment(count=rows, read=room.empty, write=SCRATCH_STATE + 1 + number),)
 
 
 def slot_of(
@@ -83,4 +92,10 @@ def _fits(rung: Rung, *, slots: int) -> bool:
 
 def _span(model: LoadedModel, *, number: int, rows: int, context: int) -> Span:
     tokens = tuple(token % model.config.vocabulary for token in range(rows))
-    return Span(slot=slot_of(model, number=number, tokens=tokens), start=context - rows, tokens=tokens, emits=0)
+    return Span(
+        slot=slot_of(model, number=number, tokens=tokens),
+        start=context - rows,
+        tokens=tokens,
+        emits=0,
+        segments=segments_of(model, number=number, rows=rows),
+    )

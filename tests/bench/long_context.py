@@ -11,9 +11,9 @@ from rich.table import Table
 
 from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, to_stderr
 from deployments.verifier.packing import PackedWindow, pack
-from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
 from serve_app.benchmark.alternation import Arm, Effort, alternate, spread
-from serve_app.benchmark.windows import body_seconds, slot_of
+from serve_app.benchmark.windows import body_seconds, segments_of, slot_of
 from serve_app.config import VerifierConfig
 from serve_app.model_fetch import resolve_model
 
@@ -32,12 +32,25 @@ CASES: dict[str, tuple[int, ...]] = {
 def window_of(model: LoadedModel, *, contexts: Sequence[int]) -> PackedWindow:
     """One decoding row per slot, at the end of its context."""
     spans = tuple(
-        Span(slot=slot_of(model, number=number, tokens=(number,)), start=context - 1, tokens=(number,), emits=0)
+        Span(
+            slot=slot_of(model, number=number, tokens=(number,)),
+            start=context - 1,
+            tokens=(number,),
+            emits=0,
+            segments=segments_of(model, number=number, rows=1),
+        )
         for number, context in enumerate(contexts)
     )
     plan = StepPlan(spans=spans)
     rung = model.report.ladder.rung_for(rows=plan.rows, tiles=plan.tiles)
-    return pack(plan, rung=rung, emits=0, page_size=model.settings.page_size, slot_pages=model.programs.slot_pages)
+    return pack(
+        plan,
+        rung=rung,
+        emits=0,
+        page_size=model.settings.page_size,
+        slot_pages=model.programs.slot_pages,
+        room=model.programs.room,
+    )
 
 
 def arm(model: LoadedModel, *, contexts: Sequence[int]) -> Arm[float]:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.lm.cache.pages import SCRATCH_PAGE, CacheShape, OutOfPages, PageAllocator
+from deployments.lm.cache.layout import CacheShape, KeysAndValues, Recurrent
+from deployments.lm.cache.pages import SCRATCH_PAGE, OutOfPages, PageAllocator
 from deployments.messages.errors import ConfigError
 
 
@@ -61,9 +62,23 @@ def test_a_cache_of_the_scratch_page_alone_is_refused() -> None:
 
 
 def test_a_cache_is_as_large_as_it_says() -> None:
-    shape = CacheShape(layers=3, pages=4, page_size=16, kv_heads=2, head_dim=8)
+    shape = CacheShape(layout=(KeysAndValues(kv_heads=2, head_dim=8),) * 3, pages=4, page_size=16)
     cache = shape.zeros(jnp.dtype(jnp.bfloat16))
 
     assert sum(layer.nbytes for layer in cache) == shape.nbytes(jnp.dtype(jnp.bfloat16))
     assert [layer.shape for layer in cache] == [(4, 2, 2, 16, 8)] * 3
     assert not any(bool(layer.any()) for layer in cache)
+
+
+def test_states_are_f32_and_counted_beside_pages() -> None:
+    recurrent = Recurrent(heads=4, key_dim=8, value_dim=16, channels=96, taps=4)
+    layout = (recurrent, KeysAndValues(kv_heads=2, head_dim=8), recurrent)
+    shape = CacheShape(layout=layout, pages=4, page_size=16, states=5, pending=7)
+    dtype = jnp.dtype(jnp.bfloat16)
+    first, pages, last = shape.zeros(dtype)
+
+    assert [array.shape for array in first] == [(5, 4, 8, 16), (5, 3, 96), (7, 96), (7, 2, 4)]
+    assert {array.dtype for array in (*first, *last)} == {jnp.dtype(jnp.float32)}
+    assert sum(array.nbytes for array in (*first, *last)) == shape.state_nbytes
+    assert pages.nbytes == 4 * shape.page_nbytes(dtype)
+    assert shape.nbytes(dtype) == pages.nbytes + shape.state_nbytes

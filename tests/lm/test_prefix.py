@@ -163,3 +163,36 @@ def _enter(
         content[pages[number]] = tokens[: SIZE * (number + 1)]
         assert prefix.add(keys[number], page=pages[number]) == pages[number]
     return pages
+
+
+def test_what_is_dropped_is_free_once_nobody_holds_it() -> None:
+    allocator, prefix = cache()
+    held, idle = allocator.take(2)
+    first, second = keys_of(prefix, 1, 2, 3, 4, 5, 6, 7, 8)
+    prefix.add(first, page=held)
+    prefix.add(second, page=idle)
+    allocator.give_back((idle,))
+    for key in (first, second, b"never known"):
+        prefix.drop(key)
+
+    assert (prefix.find(first), prefix.find(second), len(prefix)) == (None, None, 0)
+    assert (allocator.kept, allocator.is_held(held), allocator.is_held(idle)) == (0, True, False)
+    allocator.give_back((held,))
+    assert (allocator.kept, allocator.free) == (0, 8)
+    allocator.check_integrity([])
+    prefix.check_integrity()
+
+
+def test_who_depends_on_a_page_is_told_when_it_goes() -> None:
+    allocator, prefix = cache(pages=3)
+    told: list[bytes] = []
+    prefix.when_forgotten(told.append)
+    keys = keys_of(prefix, 1, 2, 3, 4, 5, 6, 7, 8)
+    pages = allocator.take(2)
+    for key, page in zip(keys, pages, strict=True):
+        prefix.add(key, page=page)
+    allocator.give_back(reversed(pages))
+    allocator.take(1)
+    assert told == keys[1:]
+    allocator.take(1)
+    assert told == keys[::-1]

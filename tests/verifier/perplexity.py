@@ -20,7 +20,7 @@ from deployments.lm.checkpoint.gguf import GgufFile
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.tokenizer.encoding import PromptEncoder
-from deployments.tokenizer.vocabulary import read_vocabulary
+from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
 from serve_app.model_fetch import resolve_model
 from serve_app.prompts import load_prompts
 from tests.verifier.forcing import forced, network, programs_for
@@ -68,7 +68,7 @@ def texts() -> tuple[str, ...]:
 
 def contexts(file: GgufFile, *, tokens: int) -> list[tuple[int, ...]]:
     """Contexts of the three texts in turn, until `tokens` are there."""
-    encoder = PromptEncoder(read_vocabulary(file))
+    encoder = PromptEncoder(read_gguf_vocabulary(file))
     cut: list[list[tuple[int, ...]]] = []
     for text in texts():
         ids = encoder.encode(text)

@@ -16,8 +16,8 @@ from flax import nnx
 from jaxtyping import Array
 from scipy import stats
 
+from deployments.lm.decoder import Decoder, DecoderConfig
 from deployments.lm.layers import Embedding, RMSNorm
-from deployments.lm.models.llama.modeling import Llama, LlamaConfig
 from deployments.lm.quant.linear import FloatLinear
 from deployments.lm.sampling.drawing import SamplerRows, draw
 from deployments.lm.sampling.shaping import BLOCK_FIELDS
@@ -35,28 +35,25 @@ def chances(temperature: float) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def build_markov() -> Llama:
+def build_markov() -> Decoder:
     """A network of no layers. A hidden state is its token as a unit vector; the norm brings it to length one."""
-    config = LlamaConfig(
+    config = DecoderConfig(
+        architecture="markov",
         layers=0,
         width=VOCABULARY,
         heads=1,
-        kv_heads=1,
-        head_dim=VOCABULARY,
         feed_forward=1,
         vocabulary=VOCABULARY,
         context=1 << 20,
-        rope_base=1e4,
-        rope_dims=VOCABULARY,
-        epsilon=0.0,
+        layout=(),
     )
-    return Llama(
+    return Decoder(
         config,
         embedding=Embedding(jnp.eye(VOCABULARY)),
         blocks=[],
         norm=RMSNorm(jnp.full(VOCABULARY, VOCABULARY**-0.5, jnp.float32), epsilon=0.0),
         head=FloatLinear(jnp.asarray(SCORES)),
-        rope_factors=np.ones(VOCABULARY // 2, np.float32),
+        rotary=[],
     )
 
 
@@ -67,7 +64,7 @@ class Chain(NamedTuple):
     positions: np.ndarray
 
 
-type Rule = Callable[[Llama, Array, EmitInput, int], Emitted]
+type Rule = Callable[[Decoder, Array, EmitInput, int], Emitted]
 type Drafter = Callable[[Chain, int], np.ndarray]
 
 
@@ -80,12 +77,12 @@ def nothing_else(request: EmitInput) -> EmitExtras:
     )
 
 
-def the_window(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
+def the_window(network: Decoder, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """The product."""
     return emit(network, hidden, request, nothing_else(request), longest=longest)
 
 
-def accept_the_most_likely(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
+def accept_the_most_likely(network: Decoder, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """Wrong: keeps a draft that is the most likely token, as a greedy check would, whatever was drawn."""
     drawn = emit(network, hidden, request, nothing_else(request), longest=longest)
     tokens, first = jnp.asarray(request.ints)[:, 1], jnp.asarray(request.ints)[:, 2] == 1
@@ -93,7 +90,7 @@ def accept_the_most_likely(network: Llama, hidden: Array, request: EmitInput, lo
     return _replaced(drawn, tokens=tokens, first=first, kept=tokens == jnp.roll(top, 1))
 
 
-def toss_a_coin_then_draw_anew(network: Llama, hidden: Array, request: EmitInput, longest: int) -> Emitted:
+def toss_a_coin_then_draw_anew(network: Decoder, hidden: Array, request: EmitInput, longest: int) -> Emitted:
     """Wrong: keeps a draft with the probability it has, else draws anew and forgets to leave the draft out."""
     tokens, first = jnp.asarray(request.ints)[:, 1], jnp.asarray(request.ints)[:, 2] == 1
     drawn = emit(network, hidden, request, nothing_else(request), longest=longest)

@@ -1,6 +1,7 @@
 """The engine over a network that can be computed by hand: any order of requests and cancels, and windows that fail."""
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -91,7 +92,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     moves=MOVES,
     skill=st.sampled_from([0.0, 0.6, 1.0]),
@@ -99,15 +100,21 @@ MOVES = st.lists(
     reserve=st.sampled_from([1, 5, 256]),
     caches=st.booleans(),
     ends=st.booleans(),
+    kept=st.sampled_from([None, 0, 1, 3]),
 )
 def test_any_order_of_requests_cancels_and_failures(
-    moves: list[tuple[str, int, int]], skill: float, pages: int | None, reserve: int, caches: bool, ends: bool
+    moves: list[tuple[str, int, int]],
+    skill: float,
+    pages: int | None,
+    reserve: int,
+    caches: bool,
+    ends: bool,
+    kept: int | None,
 ) -> None:
-    """After every step the pages add up; what was not cancelled or hit by a failure has the reply it should have."""
+    """After every step pages and states add up; what was not cancelled or hit by a failure has the right reply."""
     source, tallies = Guessing(skill=skill), Tallies()
-    engine, programs = recalling_engine(
-        source, pages=pages, metrics=tallies, reserve=reserve, caches_prefixes=caches, prefill=8
-    )
+    build = partial(recalling_engine, pages=pages, reserve=reserve, caches_prefixes=caches, kept_states=kept)
+    engine, programs = build(source, metrics=tallies, prefill=8)
     requests: list[GenerateRequest] = []
     replies: dict[str, Reply] = {}
     gone: set[str] = set()

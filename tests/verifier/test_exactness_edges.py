@@ -19,7 +19,7 @@ from deployments.messages.generation import FinishReason, GenerateRequest, Specu
 from deployments.verifier import packing, window
 from deployments.verifier.drafts import Drafts, DraftSource, DraftWanted, NoDrafts
 from deployments.verifier.loading import LoadedModel, load_model
-from deployments.verifier.scheduler import Span
+from deployments.verifier.plan import Span
 from tests.verifier.comparing import DRAFTERS, SAMPLERS, Plain, alone, compared, requests_for, run, write_oracle
 from tests.verifier.conftest import LoadGolden
 from tests.verifier.serving import Reply, Tallies

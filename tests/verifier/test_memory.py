@@ -1,5 +1,6 @@
 """The memory plan: what fits, what does not and why, and where the machine says how much there is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_what_cannot_even_hold_one_request_is_refused_otherwise() -> None:
         ConfigError, match="free; lower --ctx, take a smaller model or --precision int8, or free memory"
     ):
         plan(free=110 * MIB).check()
+
+
+def test_states_count_and_are_among_what_could_be_less() -> None:
+    recurrent = replace(plan(free=200 * MIB), states=20 * MIB)
+    assert recurrent.total == plan(free=None).total + 20 * MIB
+    with pytest.raises(
+        ConfigError, match=r"101\.0 MiB of cache \(101 pages\), 20\.0 MiB of recurrent states do not fit"
+    ):
+        recurrent.check()
+    with pytest.raises(ConfigError, match=r"set verifier\.cache_pages to at most 79"):
+        recurrent.check()
+    with pytest.raises(ConfigError, match=r"free; lower verifier\.kept_states, --slots or --ctx, take a smaller model"):
+        replace(recurrent, free=125 * MIB).check()
 
 
 def test_weights_alone_are_refused_before_they_are_read() -> None:

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.cache.pages import SCRATCH_PAGE
+from deployments.lm.recurrence import Recurrence
 from deployments.lm.sampling.blocks import NO_TOKEN
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.packing import pack
-from deployments.verifier.scheduler import Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.slots import Slot
+from deployments.verifier.states import Segment, StateRoom
 from deployments.verifier.window import TILE_FIELDS, Rung
 
 PAGE, SLOT_PAGES = 4, 6
@@ -167,3 +169,46 @@ def test_every_row_is_found_from_its_tile_and_writes_to_a_place_of_its_own(seed:
     assert np.all(positions.reshape(-1, TILE_ROWS)[plan.tiles :] == -1)
     assert np.all(window.emit_ints[plan.emits :, 2] == 1)
     assert np.all(window.emit_floats[plan.emits :, 0] == 0)
+
+
+def test_segments_are_laid_out_in_the_order_of_the_rows() -> None:
+    """Two accepted drafts of slot 1 run again, then its row, then three drafts; and a prompt leaves a state behind."""
+    room = StateRoom(slots=3, drafts=3, kept=2)
+    drafting = replace_span(
+        span(1, start=6, tokens=(10, 11, 12, 13), emits=4, pages=(9, 3, 7)),
+        Segment(count=2, read=4, write=4, replayed=3),
+        Segment(count=1, read=4, write=4),
+        Segment(count=3, read=4, write=0, kept=3),
+    )
+    prompt = replace_span(
+        span(2, start=0, tokens=(20, 21, 22), emits=0, pages=(5,)),
+        Segment(count=2, read=room.empty, write=1),
+        Segment(count=1, read=1, write=2),
+    )
+    plan = StepPlan(spans=(drafting, prompt))
+    window = pack(plan, rung=Rung(rows=8, tiles=4), emits=8, page_size=PAGE, slot_pages=SLOT_PAGES, room=room)
+
+    assert window.recurrence is not None
+    recurrence = Recurrence.unpacked(window.recurrence, rows=8)
+    # Ten pending places, of which the last is for rows that stay; so the window's rows are numbered from ten.
+    assert np.asarray(recurrence.segments)[:6].tolist() == [
+        [3, 2, 4, 4],
+        [10, 1, 4, 4],
+        [11, 3, 4, 0],
+        [14, 2, 6, 1],
+        [16, 1, 1, 2],
+        [0, 0, 0, 0],
+    ]
+    assert np.asarray(recurrence.segments).shape == (room.segments, 4)
+    assert np.asarray(recurrence.places).tolist() == [9, 3, 4, 5, 9, 9, 9, 9]
+
+
+def test_a_window_of_a_network_without_states_carries_none() -> None:
+    plan = StepPlan(spans=(span(1, start=0, tokens=(1,), emits=1, pages=(1,)),))
+    window = pack(plan, rung=Rung(rows=8, tiles=2), emits=8, page_size=PAGE, slot_pages=SLOT_PAGES)
+
+    assert window.recurrence is None
+
+
+def replace_span(one: Span, *segments: Segment) -> Span:
+    return Span(slot=one.slot, start=one.start, tokens=one.tokens, emits=one.emits, segments=segments)

@@ -15,7 +15,8 @@ from deployments.messages.errors import ContextTooLong
 from deployments.messages.generation import GenerateRequest
 from deployments.verifier.batch import Limits
 from deployments.verifier.paging import Paging
-from deployments.verifier.scheduler import Scheduler, Span, StepPlan
+from deployments.verifier.plan import Span, StepPlan
+from deployments.verifier.scheduler import Scheduler
 from deployments.verifier.slots import Slot
 
 PAGE = 8

@@ -1,47 +1,11 @@
-"""The paged cache: one array per layer, `[pages, 2, kv_heads, page_size, head_dim]`, keys at 0 and values at 1.
-
-Heads come before positions so that a tile's product reads a page as it lies: gathering position-major pages costs
-1.3 to 1.5 times as much on CPU (docs/adr/0005). Page 0 is the scratch page: padding rows write there and nobody
-reads it.
-"""
+"""Who holds which page of the cache. Host only: knows page numbers, not what lies on them."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from deployments.messages.errors import ConfigError, OutriderError
 
 SCRATCH_PAGE = 0
-
-type Cache = tuple[Float[Array, "pages 2 kv_heads page_size head_dim"], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheShape:
-    """How large the cache is.
-
-    Attributes:
-        pages: with the scratch page.
-        page_size: positions per page.
-    """
-
-    layers: int
-    pages: int
-    page_size: int
-    kv_heads: int
-    head_dim: int
-
-    def nbytes(self, dtype: jnp.dtype) -> int:
-        """Bytes on the device."""
-        return self.layers * self.pages * 2 * self.kv_heads * self.page_size * self.head_dim * dtype.itemsize
-
-    def zeros(self, dtype: jnp.dtype) -> Cache:
-        """A fresh cache. Zeros, not garbage: a masked value is multiplied by zero, and must be finite."""
-        shape = (self.pages, 2, self.kv_heads, self.page_size, self.head_dim)
-        return tuple(jnp.zeros(shape, dtype) for _ in range(self.layers))
 
 
 class OutOfPages(OutriderError):
@@ -97,6 +61,9 @@ class PageAllocator:
         """Calls `tell` with every page whose content is about to be lost."""
         self._on_evict = tell
 
+    def is_held(self, page: int, /) -> bool:
+        return self._holders[page] > 0
+
     def take(self, count: int, /) -> tuple[int, ...]:
         """`count` pages that nobody else holds, or `OutOfPages` and nothing taken."""
         if count > self.free:
@@ -115,6 +82,13 @@ class PageAllocator:
         if not self._holders[page]:
             raise AssertionError(f"page {page} is kept by somebody who does not hold it")
         self._known.add(page)
+
+    def forget(self, page: int, /) -> None:
+        """Says that the content of a page is not worth keeping any more."""
+        self._known.discard(page)
+        if page in self._kept:
+            del self._kept[page]
+            self._free.append(page)
 
     def give_back(self, pages: Iterable[int], /) -> None:
         """One holder less for each. A sequence's pages are given back last page first: no page outlives the one

@@ -9,7 +9,7 @@ Source of the idea: block hashes as in vLLM (Kwon et al., 2023); compare RadixAt
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, KeysView, Sequence
 
 import numpy as np
 
@@ -28,10 +28,16 @@ class PrefixCache:
         self._root = hashlib.sha256(root).digest()
         self._pages: dict[bytes, int] = {}
         self._keys: dict[int, bytes] = {}
+        self._on_forget: Callable[[bytes], None] = lambda key: None
         allocator.when_evicted(self._forget)
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    @property
+    def keys(self) -> KeysView[bytes]:
+        """Of all that can be found."""
+        return self._pages.keys()
 
     def extend_keys(self, keys: list[bytes], /, *, tokens: Sequence[int], pages: int) -> None:
         """Makes `keys`, which holds those of the first pages of `tokens`, at least `pages` long."""
@@ -55,6 +61,17 @@ class PrefixCache:
             self._allocator.keep(page)
         return known
 
+    def when_forgotten(self, tell: Callable[[bytes], None], /) -> None:
+        """Calls `tell` with every key whose page is lost to something else; not when everything is forgotten."""
+        self._on_forget = tell
+
+    def drop(self, key: bytes, /) -> None:
+        """Makes a page unknown, if there is one under this key; whoever holds it keeps it."""
+        page = self._pages.pop(key, None)
+        if page is not None:
+            del self._keys[page]
+            self._allocator.forget(page)
+
     def clear(self) -> None:
         """Forgets everything; for a device that lost its memory."""
         self._pages.clear()
@@ -69,4 +86,6 @@ class PrefixCache:
             raise AssertionError(f"{self._allocator.kept} pages are kept, but only {len(self._pages)} can be found")
 
     def _forget(self, page: int) -> None:
-        del self._pages[self._keys.pop(page)]
+        key = self._keys.pop(page)
+        del self._pages[key]
+        self._on_forget(key)
