@@ -11,6 +11,7 @@
     ├── CheckpointError         a model file is missing, broken or of an unknown kind; nothing starts
     │   ├── UnknownTokenizer    a vocabulary or pre-tokenizer this version does not know
     │   └── UnknownTemplate     a chat template this version cannot render
+    ├── GateStoreError          gates cannot be written now (serve_app.gating.store)
     └── ProtocolError           a peer broke the drafting protocol; its connection is closed
 
 Each message is one sentence that says what to do. The classes keep their arguments in `args`, so that they
