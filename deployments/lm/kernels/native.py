@@ -60,6 +60,12 @@ def choose_kernels(wanted: Kernels, /, *, cache: Path) -> tuple[Kernels, str]:
     return Kernels.XLA, hindrance
 
 
+def described(kernels: Kernels, /) -> str:
+    """The kernels' name; that of native ones with what tells their library from others."""
+    libraries = sorted(name.removeprefix("kernels-").removesuffix(".so") for name in _registered())
+    return " ".join((kernels.value, *libraries)) if kernels is Kernels.NATIVE else kernels.value
+
+
 def sources() -> tuple[Path, ...]:
     """Every file a library is made of, the compiled ones first."""
     return (*sorted(_FOLDER.glob("*/native.cc")), *sorted(_FOLDER.glob("*.h")))

@@ -65,7 +65,10 @@ class Assembly:
         return RMSNorm(jnp.asarray(self.weights.read(name)), epsilon=self.epsilon)
 
     def embedding(self, name: str = "embedding", /) -> Embedding:
-        return Embedding(jnp.asarray(self.weights.read(name), self.precision.embedding_dtype))
+        """The table of tokens, in the type the precision keeps it in."""
+        # Converted on the host: a device would hold the table in both types for a while.
+        table = self.weights.read(name).astype(self.precision.embedding_dtype, copy=False)
+        return Embedding(jnp.asarray(table))
 
     def head(self) -> Linear:
         """The output head; the embedding's table where the network has none of its own."""

@@ -51,7 +51,7 @@ def main(names: list[str]) -> None:
         if names and golden.folder not in names:
             continue
         exact, *others = (apart(golden, precision=precision, kernels=kernels) for precision, kernels in COLUMNS)
-        cells = [f"{exact.most:.1e}", *(f"{one.mean:.3f} / {100 * one.agreed:.0f} %" for one in others)]
+        cells = [f"{exact.most:.1e}", *(f"{one.mean:.2f}, {100 * one.agreed:.0f} %" for one in others)]
         print(f"| `{golden.folder}` | {' | '.join(cells)} |", flush=True)
 
 
