@@ -19,6 +19,7 @@ from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.lm.decoder import Decoder, DecoderConfig
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.kernels.native import choose_kernels
+from deployments.lm.models.assembly import is_beside_text
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
@@ -203,7 +204,8 @@ def _least_weights(checkpoint: Checkpoint, *, precision: Precision) -> int:
     """Bytes the matrices take once they are loaded, as far as the header tells."""
     is_int8 = precision in (Precision.INT8, Precision.INT8_PLAIN)
     each = 1 if is_int8 else precision.embedding_dtype.itemsize
-    return each * sum(math.prod(shape) for shape in checkpoint.shapes.values())
+    loaded = (shape for name, shape in checkpoint.shapes.items() if not is_beside_text(name))
+    return each * sum(math.prod(shape) for shape in loaded)
 
 
 def _state_room(settings: ModelSettings, *, config: DecoderConfig) -> StateRoom | None:
@@ -228,7 +230,8 @@ def _cache_shape(settings: ModelSettings, *, config: DecoderConfig, room: StateR
 
 def _memory_plan(network: Decoder, *, shape: CacheShape, settings: ModelSettings, free: int | None) -> MemoryPlan:
     return MemoryPlan(
-        weights=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(network))),
+        # A table that is embedding and head lies there once.
+        weights=sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(nnx.state(network))}.values()),
         page=shape.page_nbytes(settings.precision.cache_dtype),
         pages=shape.pages,
         states=shape.state_nbytes,

@@ -100,6 +100,8 @@ class Paging:
         after which its state is left; `None` for the tokens after that, which nobody can share."""
         if self._prefix is None or not slot.request.cache_prompt or slot.known >= self._shareable(slot):
             return None
+        if self._states is not None and not self._states.can_leave:
+            return None
         page = slot.known + 1 if self._states is None else self._shareable(slot)
         self._prefix.extend_keys(slot.keys, tokens=slot.tokens, pages=page)
         return slot.keys[page - 1]

@@ -185,13 +185,14 @@ class Programs:
 
     def clear_cache(self) -> None:
         """Forgets all keys, values and states; after a probe or a failed window."""
-        if any(part.is_deleted() for part in jax.tree.leaves(self._cache)):
-            # A window that failed took it along. What is left is given back first: there may be no room for two.
+        try:
+            # In place: an allocator that is given back so much at once keeps it, beside what it then hands out.
+            self._cache = jax.block_until_ready(self._zeroed(self._cache))
+        except (RuntimeError, ValueError):
+            # A window that failed took the cache along, or left its error there. What is left is given back first:
+            # there may be no room for two.
             self._cache = ()
             self._cache = self.shape.zeros(self._cache_dtype)
-        else:
-            # In place: an allocator that is given back so much at once keeps it, beside what it then hands out.
-            self._cache = self._zeroed(self._cache)
 
     def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
         weights, cache = jax.tree.map(_struct, (self._weights, self._cache))

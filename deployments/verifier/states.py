@@ -175,6 +175,11 @@ class States:
             raise AssertionError("a state is kept whose pages cannot be found")
 
     @property
+    def can_leave(self) -> bool:
+        """Whether a slot could leave a state behind now."""
+        return self._spare > 0
+
+    @property
     def _spare(self) -> int:
         """States that could be taken when every other slot has one of its own."""
         return self._allocator.free - (self._room.slots - self._active)

@@ -105,6 +105,7 @@ def _weights(checkpoint: Checkpoint, *, precision: Precision) -> Iterator[int]:
         if name.endswith(_TABLES):
             yield count * float_bytes
         elif name.endswith(_EMBEDDINGS):
-            yield count * float_bytes + (0 if has_head else matrix)
+            # A head that is this table lies in the same memory where both are floats.
+            yield count * float_bytes + (matrix if is_int8 and not has_head else 0)
         else:
             yield matrix if len(shape) > 1 else count * _VECTOR_BYTES

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32
 
-from deployments.lm.checkpoint.source import Checkpoint
+from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.lm.checkpoint.weights import Change, Tensor, Weight, Weights, half_split
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.layers import Activation, Embedding, GatedFeedForward, RMSNorm
-from deployments.lm.quant.linear import Linear, Precision, build_linear, join_linear
+from deployments.lm.models.numbers import Numbers
+from deployments.lm.quant.linear import FloatLinear, Linear, Precision, build_linear, join_linear
 from deployments.lm.quant.stacked import StackedLinear, build_stacked
 
 # Hugging Face's: alone, inside a model that also sees or hears, and inside one that transformers before 4.52 saved.
@@ -27,6 +29,14 @@ _OTHER_SENSES = frozenset(
         "embed_audio",
     }
 )
+
+
+class Outer(NamedTuple):
+    """What a network has before its layers and after them."""
+
+    embedding: Embedding
+    norm: RMSNorm
+    head: Linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +80,17 @@ class Assembly:
         table = self.weights.read(name).astype(self.precision.embedding_dtype, copy=False)
         return Embedding(jnp.asarray(table))
 
-    def head(self) -> Linear:
-        """The output head; the embedding's table where the network has none of its own."""
-        return self.linear("head" if self.weights.has("head") else "embedding")
+    def outer(self) -> "Outer":
+        """What lies around the layers. A network without a head of its own has the embedding's table for one, in the
+        same memory where both are kept in the same type."""
+        embedding = self.embedding()
+        if self.weights.has("head"):
+            head: Linear = self.linear("head")
+        elif self.precision in (Precision.F32, Precision.BF16):
+            head = FloatLinear(embedding.table[...])
+        else:
+            head = self.linear("embedding")
+        return Outer(embedding=embedding, norm=self.norm("norm"), head=head)
 
     def feed_forward(self, prefix: str, /, *, activation: Activation = Activation.SILU) -> GatedFeedForward:
         return GatedFeedForward(
@@ -102,6 +120,14 @@ def outer_weights(
         "norm": Weight(shape=(width,), gguf="output_norm.weight", hf=f"{hf}.norm.weight", from_hf=norm_from_hf),
         "unused_head" if is_tied else "head": head,
     }
+
+
+def is_tied(numbers: Numbers, /) -> bool:
+    """A configuration that says so is believed: what a file then holds as a head is not the network's."""
+    if numbers.format is Format.GGUF:
+        return "output.weight" not in numbers.checkpoint.shapes
+    told = numbers.checkpoint.get("tie_word_embeddings", bool)
+    return "lm_head.weight" not in numbers.checkpoint.shapes if told is None else told
 
 
 def _head_of(hf: str) -> str:

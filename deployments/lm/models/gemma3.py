@@ -110,12 +110,13 @@ def load(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels) -> D
     weights = Weights(checkpoint, table=table, ignored=assembly.is_beside_text)
     parts = assembly.Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.head_dim, of=keys.FULL)
+    outer = parts.outer()
     return Decoder(
         config,
         blocks=[_block(number, parts=parts, config=config) for number in range(config.layers)],
-        embedding=parts.embedding(),
-        norm=parts.norm("norm"),
-        head=parts.head(),
+        embedding=outer.embedding,
+        norm=outer.norm,
+        head=outer.head,
         rotary=[
             frequencies(base=config.rope_base, dims=config.head_dim, factors=factors),
             frequencies(base=config.local_rope_base, dims=config.head_dim),

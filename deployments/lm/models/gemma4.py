@@ -41,12 +41,13 @@ def load(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels) -> D
     parts = assembly.Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     wide, narrow = config.head_dim(is_sliding=False), config.head_dim(is_sliding=True)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=wide, of=keys.FULL)
+    outer = parts.outer()
     return Decoder(
         config,
         blocks=[_block(number, parts=parts, config=config) for number in range(config.layers)],
-        embedding=parts.embedding(),
-        norm=parts.norm("norm"),
-        head=parts.head(),
+        embedding=outer.embedding,
+        norm=outer.norm,
+        head=outer.head,
         rotary=[
             frequencies(base=config.rope_base, dims=wide, factors=factors),
             frequencies(base=config.local_rope_base, dims=narrow),

@@ -56,6 +56,17 @@ PATTERN = Key(gguf="attention.sliding_window_pattern", hf="sliding_window_patter
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
+# What things are multiplied by: one changes nothing.
+_FACTORS = (
+    "embedding_scale",
+    "embedding_multiplier",
+    "residual_scale",
+    "residual_multiplier",
+    "logit_scale",
+    "logits_scaling",
+)
+
+
 class Numbers:
     """Reads numbers; every fault is a `CheckpointError` that names key and file."""
 
@@ -114,10 +125,11 @@ class Numbers:
     def _is_off(self, name: str) -> bool:
         for kind in (float, bool, str):
             try:
-                return not self.checkpoint.get(name, kind)
+                value = self.checkpoint.get(name, kind)
             except CheckpointError:
                 continue
-        return False
+            return not value or (value == 1.0 and name.rpartition(".")[2] in _FACTORS)
+        return not self.checkpoint.get(name, list)
 
     def refuse(self, fault: str, /) -> None:
         """Raises `CheckpointError`: the numbers describe no network."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from deployments.lm.cache.layout import KeysAndValues, Layout, Recurrent
 from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.lm.decoder import DecoderConfig
+from deployments.lm.models import assembly
 from deployments.lm.models import numbers as keys
 from deployments.lm.models.numbers import FULL, Key, Numbers, rope_base
 
@@ -31,6 +32,7 @@ class Qwen35Config(DecoderConfig):
 
     Attributes:
         rope_dims: how many of a head's dimensions are rotated.
+        is_tied: the head is the embedding's table.
         key_heads: of the gated delta nets; their values have `recurrent.heads`.
         full: the layers with attention.
     """
@@ -40,6 +42,7 @@ class Qwen35Config(DecoderConfig):
     rope_base: float
     rope_dims: int
     epsilon: float
+    is_tied: bool
     key_heads: int
     recurrent: Recurrent
     full: frozenset[int]
@@ -82,6 +85,7 @@ def read_qwen35(checkpoint: Checkpoint, /, *, architecture: str, feed_forward: K
         rope_base=rope_base(numbers),
         rope_dims=rope_dims,
         epsilon=numbers.positive(keys.EPSILON),
+        is_tied=assembly.is_tied(numbers),
         key_heads=key_heads,
         recurrent=recurrent,
         full=full,

@@ -31,7 +31,9 @@ def table_of(config: Qwen35Config, /, *, hf: str, feed_forward: Mapping[str, Wei
         hf: what the names of the text model's tensors begin with.
         feed_forward: the weights of a layer's, as they are named inside a layer.
     """
-    table = assembly.outer_weights(vocabulary=config.vocabulary, width=config.width, hf=hf, norm_from_hf=plus_one)
+    table = assembly.outer_weights(
+        vocabulary=config.vocabulary, width=config.width, hf=hf, norm_from_hf=plus_one, is_tied=config.is_tied
+    )
     norms = {
         "mixer_norm": _norm(config.width, gguf="attn_norm", hf="input_layernorm"),
         "feed_forward_norm": _norm(config.width, gguf="post_attention_norm", hf="post_attention_layernorm"),
@@ -75,12 +77,13 @@ def build_qwen35(
             feed_forward=feed_forward(parts, f"{at}.mlp"),
         )
 
+    outer = parts.outer()
     return Decoder(
         config,
         blocks=[block(number) for number in range(config.layers)],
-        embedding=parts.embedding(),
-        norm=parts.norm("norm"),
-        head=parts.head(),
+        embedding=outer.embedding,
+        norm=outer.norm,
+        head=outer.head,
         rotary=[frequencies(base=config.rope_base, dims=config.rope_dims, factors=factors)],
     )
 

@@ -42,7 +42,6 @@ _OFF = (
     "residual_multiplier",
     "logit_scale",
     "logits_scaling",
-    "use_parallel_residual",
     "nextn_predict_layers",
 )
 
@@ -109,7 +108,7 @@ def read_uniform(
         layout=(KeysAndValues(kv_heads=kv_heads, head_dim=head_dim),) * count,
         rope_base=rope_base(numbers),
         epsilon=numbers.positive(epsilon),
-        is_tied=_is_tied(numbers),
+        is_tied=assembly.is_tied(numbers),
     )
 
 
@@ -188,12 +187,13 @@ def load_uniform(
     weights = Weights(checkpoint, table=table, ignored=assembly.is_derived)
     parts = Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.head_dim)
+    outer = parts.outer()
     return Decoder(
         config,
         blocks=_usual_blocks(parts, config=config) if blocks is None else blocks(parts),
-        embedding=parts.embedding(),
-        norm=parts.norm("norm"),
-        head=parts.head(),
+        embedding=outer.embedding,
+        norm=outer.norm,
+        head=outer.head,
         rotary=[frequencies(base=config.rope_base, dims=config.head_dim, factors=factors)],
     )
 
@@ -236,11 +236,3 @@ def _refuse_values(numbers: Numbers, *, activation: str, runs: Collection[str]) 
     kinds = checkpoint.get(keys.LAYER_TYPES.hf, list) or []
     if "layer_types" not in runs and any(kind != FULL for kind in kinds):
         numbers.refuse_options(keys.LAYER_TYPES.hf)
-
-
-def _is_tied(numbers: Numbers) -> bool:
-    """A configuration that says so is believed: what a file then holds as a head is not the network's."""
-    if numbers.format is Format.GGUF:
-        return "output.weight" not in numbers.checkpoint.shapes
-    told = numbers.checkpoint.get("tie_word_embeddings", bool)
-    return "lm_head.weight" not in numbers.checkpoint.shapes if told is None else told

@@ -206,7 +206,10 @@ def test_options_that_are_off_are_no_matter(change: Change) -> None:
         "attention.clamp_kqv": 0.0,
         "rope.scaling.attn_factor": 1.0,
         "attention.causal": True,
-        "use_parallel_residual": False,
+        "logit_scale": 1.0,
+        "residual_scale": 1.0,
+        # What early converters wrote into every file, whatever its network.
+        "use_parallel_residual": True,
     }
 
     assert read_config(open_checkpoint(change(numbers=off))) == read_config(open_checkpoint(change()))

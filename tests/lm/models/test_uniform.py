@@ -101,6 +101,7 @@ def test_options_that_are_off_are_no_matter(goldens: Path, tmp_path: Path) -> No
         "sliding_window": 16,
         "rope_scaling": {"rope_type": "default"},
         "partial_rotary_factor": 1.0,
+        "embedding_multiplier": 1.0,
         "layer_types": ["full_attention"] * 4,
     }
     folder = changed_folder(goldens / "qwen2", into=tmp_path, config=off)
