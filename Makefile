@@ -10,7 +10,7 @@ PEER ?= $(HOME)/.cache/outrider/peer
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install model serve test test-slow check exact bench peer lint lock clean
+.PHONY: help install model serve test test-slow test-exhaustive check exact bench peer lint lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,11 @@ test: check ## make check, then every test but the slow ones
 
 test-slow: install ## the slow tests
 	@$(BIN)/python -m serve_app.model_fetch > /dev/null
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not exhaustive" $(ARGS)
+
+test-exhaustive: install ## every family in every precision and window, for an hour or two
+	@$(BIN)/python -m serve_app.model_fetch > /dev/null
+	$(BIN)/python -m pytest -m exhaustive $(ARGS)
 
 check: install ## format, lint, types and import contracts; changes nothing
 	$(BIN)/ruff format --check .

@@ -33,10 +33,17 @@ FAMILIES = (
 )
 LONG = ("exaone4_hybrid",)
 BUILDS = (
+    (Precision.F32, Kernels.AUTO),
     (Precision.BF16, Kernels.AUTO),
     (Precision.INT8, Kernels.AUTO),
     (Precision.INT8, Kernels.XLA),
 )
+# Each family in one build; all others are many more minutes of the same.
+GRID = [
+    pytest.param(family, *build, marks=() if place == number % len(BUILDS) else pytest.mark.exhaustive)
+    for number, family in enumerate((*FAMILIES, *LONG))
+    for place, build in enumerate(BUILDS)
+]
 
 
 def load(folder: Path, *, precision: Precision, kernels: Kernels, ladder: tuple[int, ...], draft_k: int) -> LoadedModel:
@@ -100,8 +107,8 @@ def test_replies_are_the_plain_ones(goldens: Path, golden_llama: Path, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "kernels"), [(Precision.F32, Kernels.AUTO), *BUILDS])
-@pytest.mark.parametrize("family", [*FAMILIES, *LONG])
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("family", "precision", "kernels"), GRID)
 def test_replies_are_the_plain_ones_in_every_rung_and_precision(
     goldens: Path, golden_llama: Path, tmp_path: Path, family: str, precision: Precision, kernels: Kernels
 ) -> None:

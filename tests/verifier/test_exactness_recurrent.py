@@ -143,9 +143,14 @@ def test_the_cache_changes_no_reply(load: LoadBuild, plain: Callable[[Build], Pl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("case", PRESSED, ids=lambda case: case.name)
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: " ".join(build))
+@pytest.mark.parametrize(
+    "build",
+    [QUICK, pytest.param(BUILDS[1], marks=pytest.mark.exhaustive), BUILDS[2]],
+    ids=lambda build: " ".join(build),
+)
 def test_the_cache_changes_no_reply_with_any_drafter(
     load: LoadBuild, plain: Callable[[Build], Plain], build: Build, case: Case, source: str
 ) -> None:
