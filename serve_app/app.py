@@ -13,9 +13,11 @@ from deployments.drafter.deployment import DrafterServer
 from deployments.ingress.deployment import IngressServer
 from deployments.tokenizer.deployment import TokenizerServer
 from deployments.verifier.deployment import VerifierServer
-from serve_app.config import AppConfig, OffConfig, Placement
+from serve_app.config import AppConfig, OffConfig
+from serve_app.gating.gatekeeper import StoreGatekeeper
 from serve_app.metrics import ReplicaMetrics
 from serve_app.model_fetch import resolve_model
+from serve_app.sections import Placement
 
 _MANY = 100_000
 
@@ -33,7 +35,11 @@ def build(config: AppConfig) -> Application:
     )
     drafter = _bind_drafter(config, metrics=metrics)
     verifier = _deployment(VerifierServer, name="verifier", placement=config.verifier, tpus=config.verifier.tpus).bind(
-        settings=config.verifier_settings(), locate=locate_model, drafter=drafter, metrics=metrics
+        settings=config.verifier_settings(),
+        locate=locate_model,
+        drafter=drafter,
+        gatekeeper=StoreGatekeeper(settings=config.gate_settings()),
+        metrics=metrics,
     )
     bound: Application = _deployment(serve.ingress()(IngressServer), name="ingress", placement=config.ingress).bind(
         tokenizer=tokenizer,

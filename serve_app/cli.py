@@ -10,15 +10,24 @@ from typing import Annotated, Literal
 import typer
 
 from deployments.messages.errors import OutriderError
+from serve_app.gating.commands import app as gate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(gate, name="gate")
 
 Model = Annotated[str, typer.Argument(help="A .gguf file, a folder with safetensors, a name or a hub repository.")]
 Speculation = Annotated[
-    Literal["auto", "off", "ngram"], typer.Option(help="auto picks n-gram by hand until gates exist.")
+    Literal["auto", "off", "ngram"], typer.Option(help="auto runs what has passed the gates here; ngram runs unproven.")
 ]
+GeneratedSpeculation = Annotated[Literal["auto", "off", "ngram"], typer.Option(help="auto is ngram: it asks no gates.")]
 DraftK = Annotated[int, typer.Option(min=1, max=8, help="The most drafts a request gets in one window.")]
 Slots = Annotated[int, typer.Option(min=1, help="Requests in the batch at once.")]
+ServedName = Annotated[
+    str | None, typer.Option(help="The id clients name; by default MODEL's name or repository, else the file's own.")
+]
+KeysFile = Annotated[str, typer.Option(help="A file with one API key per line.")]
+AdminKeysFile = Annotated[str, typer.Option(help="A file with one key per line, for /admin.")]
+Gates = Annotated[str, typer.Option(help="Where the gates are: file:PATH or redis://HOST; by default your own file.")]
 Context = Annotated[int, typer.Option("--ctx", min=8, help="The most tokens of prompt and reply together.")]
 PrecisionName = Annotated[
     Literal["int8", "int8-plain", "bf16", "f32"], typer.Option("--precision", help="How weights and products are kept.")
@@ -38,11 +47,10 @@ def run(
     verifiers: Annotated[int, typer.Option(min=1, help="Verifier replicas.")] = 1,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
-    served_name: Annotated[
-        str | None,
-        typer.Option(help="The id clients name; by default MODEL's name or repository, else the file's own."),
-    ] = None,
-    api_keys_file: Annotated[str, typer.Option(help="A file with one API key per line.")] = "",
+    served_name: ServedName = None,
+    api_keys_file: KeysFile = "",
+    admin_keys_file: AdminKeysFile = "",
+    gates: Gates = "",
 ) -> None:
     """Serve a model on this machine until Ctrl-C."""
     from serve_app.config import AppConfig, VerifierConfig
@@ -55,7 +63,7 @@ def run(
         raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
     path = resolve_model(model)
     name = served_name or default_name(model)
-    drafter = {"kind": "off"} if speculation == "off" else {"kind": "ngram", "replicas": drafters}
+    drafter = {"kind": speculation} | ({} if speculation == "off" else {"replicas": drafters})
     config = AppConfig.model_validate(
         {
             "model": str(path.absolute()),
@@ -68,7 +76,8 @@ def run(
                 "draft_k": draft_k,
                 "replicas": verifiers,
             },
-            "ingress": {"api_keys_file": api_keys_file},
+            "ingress": {"api_keys_file": api_keys_file, "admin_keys_file": admin_keys_file},
+            "gates": {"store": gates} if gates else {},
         }
     )
     print(
@@ -95,7 +104,7 @@ def generate(
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
     seed: Annotated[int, typer.Option()] = 0,
-    speculation: Speculation = "auto",
+    speculation: GeneratedSpeculation = "auto",
     draft_k: DraftK = 7,
     context: Context = 2048,
     precision: PrecisionName = "int8",

@@ -1,10 +1,9 @@
-"""The configuration: one section per deployment, checked before anything starts. The only reader of the environment."""
+"""The configuration: one section per deployment, and one for the gates, checked before anything starts."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
@@ -14,27 +13,13 @@ from deployments.lm.drafting.noise import NoiseSettings
 from deployments.lm.drafting.oracle import OracleSettings
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
-from deployments.messages.errors import ConfigError
 from deployments.verifier.loading import ModelSettings
 from deployments.verifier.settings import VerifierSettings
+from serve_app.gates_config import GatesConfig
+from serve_app.gating.gatekeeper import Choosing, DrafterChoice, GateSettings
+from serve_app.key_files import read_keys
 from serve_app.model_fetch import served_name
-
-
-class Section(BaseModel):
-    """What all sections share: no unknown keys, no changes once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Placement(Section):
-    """Where replicas of a deployment go.
-
-    Attributes:
-        cpus: CPUs Ray reserves for each; a reservation, not a limit.
-    """
-
-    replicas: PositiveInt = 1
-    cpus: float = Field(default=0.1, ge=0)
+from serve_app.sections import Placement, Section
 
 
 class TokenizerConfig(Placement):
@@ -58,6 +43,17 @@ class OffConfig(Section):
 
     kind: Literal["off"]
     reason: str = "drafter.kind is off"
+
+
+class AutoConfig(DrafterPlacement):
+    """What has passed the gates on this chip, in the order of the documents; nothing where nothing has."""
+
+    kind: Literal["auto"] = "auto"
+    reason: str = "drafter.kind is auto"
+
+    def strategy(self, *, draft_k: int) -> StrategySettings:
+        """Of the one kind there is yet."""
+        return NgramSettings(max_k=draft_k)
 
 
 class NgramConfig(DrafterPlacement):
@@ -95,7 +91,9 @@ class OracleConfig(DrafterPlacement):
         return OracleSettings(path=self.path, max_k=draft_k)
 
 
-type DrafterConfig = Annotated[OffConfig | NgramConfig | RandomConfig | OracleConfig, Field(discriminator="kind")]
+type DrafterConfig = Annotated[
+    AutoConfig | OffConfig | NgramConfig | RandomConfig | OracleConfig, Field(discriminator="kind")
+]
 
 
 class VerifierConfig(Placement):
@@ -150,6 +148,7 @@ class IngressConfig(Placement):
     Attributes:
         api_keys_file: a file with one key per line; none leaves the API open.
         api_keys_env: the name of an environment variable with keys separated by commas.
+        admin_keys_file, admin_keys_env: the same for keys that open `/admin`; without any it is closed.
     """
 
     max_in_flight: PositiveInt = 256
@@ -158,6 +157,16 @@ class IngressConfig(Placement):
     request_timeout_s: PositiveFloat | None = None
     api_keys_file: str = ""
     api_keys_env: str = ""
+    admin_keys_file: str = ""
+    admin_keys_env: str = ""
+
+
+_CHOOSING = {
+    "auto": Choosing.AUTO,
+    # They are wrong, or right, on purpose: there is nothing to measure.
+    "random": Choosing.UNGATED,
+    "oracle": Choosing.UNGATED,
+}
 
 
 class AppConfig(Section):
@@ -168,23 +177,29 @@ class AppConfig(Section):
         served_name: the id clients name; none takes the name in the catalog, the repository, or the name in the file.
     """
 
+    # What is wrong may be the address of a store, with its password.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     model: str = "smollm2-135m"
     served_name: str | None = None
     tokenizer: TokenizerConfig = TokenizerConfig()
-    drafter: DrafterConfig = NgramConfig()
+    drafter: DrafterConfig = AutoConfig()
     verifier: VerifierConfig = VerifierConfig()
     ingress: IngressConfig = IngressConfig()
+    gates: GatesConfig = GatesConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if isinstance(self.drafter, NgramConfig) and self.drafter.min_n > self.drafter.max_n:
             raise ValueError(f"drafter.min_n ({self.drafter.min_n}) must not exceed max_n ({self.drafter.max_n})")
+        if isinstance(self.drafter, AutoConfig) and not self.gates.store:
+            raise ValueError("drafter.kind auto asks the gates; set gates.store, or choose another kind")
         return self
 
     def verifier_settings(self) -> VerifierSettings:
         """What the verifier is told."""
-        section, drafter = self.verifier, self.drafter
-        drafts = not isinstance(drafter, OffConfig)
+        section = self.verifier
+        drafts = not isinstance(self.drafter, OffConfig)
         return VerifierSettings(
             model=ModelSettings(
                 model_path=self.model,
@@ -205,16 +220,40 @@ class AppConfig(Section):
                 priority_step_s=section.priority_step_s,
             ),
             served_model=self._served_name(),
-            draft_kind=drafter.kind if drafts else None,
-            draft_reason=drafter.reason,
             draft_deadline_s=section.draft_deadline_ms / 1e3,
             max_queue=section.max_queue,
             stream_interval_s=section.stream_interval_ms / 1e3,
         )
 
+    def gate_settings(self) -> GateSettings:
+        """What the gatekeeper is told. Raises `ConfigError` when the store cannot be named so."""
+        drafter = self.drafter
+        return GateSettings(
+            store=self.gates.store_settings(),
+            choosing=_CHOOSING.get(drafter.kind, Choosing.PICKED) if self.gates.store else Choosing.UNGATED,
+            drafters=self.drafter_choices(),
+            reason=drafter.reason,
+            order=self.gates.auto_order,
+            least_gain=self.gates.least_gain,
+        )
+
+    def drafter_choices(self) -> tuple[DrafterChoice, ...]:
+        """The drafters that may run, in the order of the documents."""
+        drafter = self.drafter
+        if isinstance(drafter, OffConfig):
+            return ()
+        kind = "ngram" if isinstance(drafter, AutoConfig) else drafter.kind
+        return (DrafterChoice(kind=kind, settings=drafter.strategy(draft_k=self.verifier.draft_k)),)
+
     def api_keys(self) -> tuple[str, ...]:
         """The keys themselves, which stay in this process. Raises `ConfigError` when they cannot be read."""
-        return _api_keys(self.ingress)
+        section = self.ingress
+        return read_keys(file=section.api_keys_file, env=section.api_keys_env, what="API")
+
+    def admin_keys(self) -> tuple[str, ...]:
+        """The same for the keys that open `/admin`."""
+        section = self.ingress
+        return read_keys(file=section.admin_keys_file, env=section.admin_keys_env, what="admin")
 
     def ingress_settings(self) -> IngressSettings:
         """What the ingress is told. Raises `ConfigError` when the keys cannot be read."""
@@ -222,6 +261,7 @@ class AppConfig(Section):
         return IngressSettings(
             served_model=self._served_name(),
             api_key_digests=tuple(key_digest(key) for key in self.api_keys()),
+            admin_key_digests=tuple(key_digest(key) for key in self.admin_keys()),
             max_in_flight=section.max_in_flight,
             max_choices=section.max_choices,
             max_body_bytes=section.max_body_bytes,
@@ -230,22 +270,3 @@ class AppConfig(Section):
 
     def _served_name(self) -> str | None:
         return self.served_name or served_name(self.model)
-
-
-def _api_keys(section: IngressConfig) -> tuple[str, ...]:
-    keys: list[str] = []
-    if section.api_keys_file:
-        try:
-            keys += Path(section.api_keys_file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the API keys in {section.api_keys_file} cannot be read: {error}") from error
-    if section.api_keys_env:
-        if section.api_keys_env not in os.environ:
-            raise ConfigError(
-                f"the environment variable {section.api_keys_env}, which should hold API keys, is not set"
-            )
-        keys += os.environ[section.api_keys_env].split(",")
-    wanted = tuple(key.strip() for key in keys if key.strip())
-    if not wanted and (section.api_keys_file or section.api_keys_env):
-        raise ConfigError("API keys were asked for but none was found; put one key per line in the file")
-    return wanted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deployments.messages.metrics import MetricKind, MetricSpec
-from serve_app import config
+from serve_app import config, sections
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ("serve_app", "deployments")
@@ -263,10 +263,10 @@ def declared_metrics() -> set[str]:
 
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
-    sections = [
-        value for value in vars(config).values() if isinstance(value, type) and issubclass(value, config.Section)
+    found = [
+        value for value in vars(config).values() if isinstance(value, type) and issubclass(value, sections.Section)
     ]
-    names = {name for section in sections for name in section.model_fields}
+    names = {name for section in found for name in section.model_fields}
     assert names
     missing = {name for name in names if f"`{name}`" not in page}
     assert not missing, listed(missing)

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 
-from deployments.ingress.errors import Unauthorized
+from deployments.ingress.errors import Forbidden, Unauthorized
 
 _SCHEME = "bearer"
 
@@ -29,6 +29,42 @@ class ApiKeys:
         # Every key is compared, so that time does not tell which one came close.
         if not sum(hmac.compare_digest(presented, digest) for digest in self._digests):
             raise Unauthorized("The API key is not accepted here; check it with the operator of this server.")
+
+    def accepts(self, authorization: str | None, /) -> bool:
+        """Whether `check` would let it pass."""
+        try:
+            self.check(authorization)
+        except Unauthorized:
+            return False
+        return True
+
+
+class AdminKeys(ApiKeys):
+    """The keys of operators; none at all closes what they open.
+
+    Args:
+        others: keys of clients, which are known here and do not reach so far.
+    """
+
+    def __init__(self, *, digests: tuple[str, ...], others: tuple[str, ...]) -> None:
+        super().__init__(digests=digests)
+        self._is_closed = not digests
+        self._others = ApiKeys(digests=others) if others else None
+
+    def check(self, authorization: str | None, /) -> None:
+        """As `ApiKeys`.
+
+        Raises:
+            Forbidden: there are no such keys, or this one is a client's.
+        """
+        if self._is_closed:
+            raise Forbidden("This route is closed: the server has no admin keys; set ingress.admin_keys_file.")
+        try:
+            super().check(authorization)
+        except Unauthorized:
+            if self._others is not None and self._others.accepts(authorization):
+                raise Forbidden("This API key may not use this route; it needs an admin key.") from None
+            raise
 
 
 def key_digest(key: str, /) -> str:

@@ -22,6 +22,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from deployments.messages.drafting import DrafterEndpoint
 from deployments.messages.errors import OutriderError, QueueFull, Unavailable
+from deployments.messages.gates import GateReport
 from deployments.messages.generation import (
     ChatTurn,
     EncodedPrompt,
@@ -162,6 +163,9 @@ class VerifierClient:
     async def card(self) -> ModelCard:
         cards: list[ModelCard] = await gathered(self._handle, method="card", part="verifier")
         return cards[0]
+
+    async def gates(self) -> list[GateReport]:
+        return await gathered(self._handle, method="gates", part="verifier")
 
     async def metrics(self) -> list[str]:
         return await gathered(self._handle, method="metrics", part="verifier")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
-from deployments.ingress.auth import ApiKeys
+from deployments.ingress.auth import AdminKeys, ApiKeys
 from deployments.ingress.counters import Counters
 from deployments.ingress.errors import shape_of
 from deployments.ingress.exchange import ClientGone, Exchange
@@ -29,6 +29,7 @@ class Door:
         self._counters = counters
         self._keys = ApiKeys(digests=settings.api_key_digests)
         self._open = ApiKeys(digests=())
+        self._admin = AdminKeys(digests=settings.admin_key_digests, others=settings.api_key_digests)
 
     def closed(self, handler: Handler, /, *, route: str) -> "Endpoint":
         """An endpoint that asks for a key, if there are keys."""
@@ -37,6 +38,10 @@ class Door:
     def open(self, handler: Handler, /, *, route: str) -> "Endpoint":
         """An endpoint for probes and scrapers, which carry no key."""
         return self._endpoint(handler, route=route, keys=self._open)
+
+    def guarded(self, handler: Handler, /, *, route: str) -> "Endpoint":
+        """An endpoint for operators, who have a key of their own."""
+        return self._endpoint(handler, route=route, keys=self._admin)
 
     def _endpoint(self, handler: Handler, /, *, route: str, keys: ApiKeys) -> "Endpoint":
         return Endpoint(

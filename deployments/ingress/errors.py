@@ -31,6 +31,10 @@ class Unauthorized(OutriderError):
     """No API key, or one that is not accepted here."""
 
 
+class Forbidden(OutriderError):
+    """A route that nobody may use as this server is set, or not with this key."""
+
+
 class NoSuchRoute(OutriderError):
     """Nothing is served under this path."""
 
@@ -73,6 +77,8 @@ def shape_of(error: Exception, /) -> ErrorShape:
         case Unauthorized():
             challenge = (("www-authenticate", "Bearer"),)
             return ErrorShape(status=401, message=str(error), code="invalid_api_key", headers=challenge)
+        case Forbidden():
+            return ErrorShape(status=403, message=str(error), code="forbidden")
         case UnknownModel():
             return ErrorShape(status=404, message=str(error), param="model", code="model_not_found")
         case NoSuchRoute():

@@ -12,6 +12,7 @@ class IngressSettings:
     Attributes:
         served_model: the id clients must name; `None` takes the verifier's own.
         api_key_digests: `key_digest` of each accepted bearer token; empty leaves the API open.
+        admin_key_digests: the same for `/admin`; empty closes it.
         max_in_flight: choices (replies, not requests) that may be generated at once through one ingress replica.
         max_choices: the most choices one request may ask for: `n` times its prompts.
         max_body_bytes: a longer body is refused with 413.
@@ -23,6 +24,7 @@ class IngressSettings:
 
     served_model: str | None = None
     api_key_digests: tuple[str, ...] = field(default=(), repr=False)
+    admin_key_digests: tuple[str, ...] = field(default=(), repr=False)
     max_in_flight: int = 256
     max_choices: int = 16
     max_body_bytes: int = 4 * 1024 * 1024

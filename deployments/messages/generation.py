@@ -20,12 +20,17 @@ class Decline(StrEnum):
     DISABLED_BY_REQUEST = "disabled_by_request"
     DRAFTER_UNREACHABLE = "drafter_unreachable"
     FORGOTTEN = "forgotten"
+    INEXACT = "inexact"
     LAST_TOKEN = "last_token"
     LATE = "late"
     LOAD = "load"
     MALFORMED = "malformed"
     NO_GUESS = "no_guess"
+    NOT_APPLICABLE = "not_applicable"
+    NOT_FASTER = "not_faster"
+    NOT_GATED = "not_gated"
     STALE = "stale"
+    TOO_MANY_SLOTS = "too_many_slots"
 
 
 MOST_BIASES = 512

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.messages.drafting import DrafterEndpoint
+from deployments.messages.gates import GateReport, ProgramFacts, SpeculationRule
 from deployments.messages.generation import (
     ChatTurn,
     EncodedPrompt,
@@ -20,6 +21,27 @@ class Locate(Protocol):
 
     def __call__(self, model: str, /) -> Path:
         """Raises `CheckpointError` or `ConfigError` when there is no such model."""
+
+
+class GateWatch(Protocol):
+    """What the gates say about one verifier's programs, from now on."""
+
+    @property
+    def rule(self) -> SpeculationRule:
+        """What to obey in the next window; asked in every one, in any thread, and never waits."""
+
+    def report(self) -> GateReport:
+        """The rule and what it follows from; never waits."""
+
+    def close(self) -> None:
+        """Stops watching; the rule stays."""
+
+
+class Gatekeeper(Protocol):
+    """Finds out what may run; passed in by `build`, pickled to the verifier's replicas, called once in each."""
+
+    def __call__(self, facts: ProgramFacts, /) -> GateWatch:
+        """Looks at the gates once before it returns. Raises `CheckpointError` when the model cannot be read."""
 
 
 class TokenizerPort(Protocol):
@@ -48,6 +70,9 @@ class VerifierPort(Protocol):
         """
 
     async def card(self) -> ModelCard: ...
+
+    async def gates(self) -> list[GateReport]:
+        """What the gates say about each replica."""
 
     async def metrics(self) -> list[str]: ...
 

@@ -6,15 +6,18 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
+from deployments.messages.gates import GateReport
 from deployments.messages.generation import GenerateRequest, ModelCard, TokenChunk
 from deployments.messages.metrics import MetricsFactory
-from deployments.messages.ports import Locate
+from deployments.messages.ports import Gatekeeper, Locate
 from deployments.verifier.counters import ENGINE_METRICS
 from deployments.verifier.discovery import keep_discovering
 from deployments.verifier.drafts import NoDrafts
+from deployments.verifier.gate_counters import GATE_METRICS, GateGauges
+from deployments.verifier.gating import say_speculation
 from deployments.verifier.link_counters import LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
-from deployments.verifier.loading import LoadedModel, load_model, say_speculation, to_stderr
+from deployments.verifier.loading import LoadedModel, load_model, to_stderr
 from deployments.verifier.pacing import Pacer
 from deployments.verifier.remote import RemoteDrafts
 from deployments.verifier.runner import EngineRunner
@@ -27,13 +30,20 @@ class VerifierServer:
 
     Args:
         drafter: a handle of the drafter deployment; `None` when nothing drafts.
+        gatekeeper: says whether and how much may be drafted.
     """
 
     def __init__(
-        self, *, settings: VerifierSettings, locate: Locate, drafter: Any | None, metrics: MetricsFactory
+        self,
+        *,
+        settings: VerifierSettings,
+        locate: Locate,
+        drafter: Any | None,
+        gatekeeper: Gatekeeper,
+        metrics: MetricsFactory,
     ) -> None:
         self._settings = settings
-        self._metrics = metrics((*ENGINE_METRICS, *LINK_COUNTERS))
+        self._metrics = metrics((*ENGINE_METRICS, *LINK_COUNTERS, *GATE_METRICS))
         self._created = int(time.time())
         model = replace(settings.model, model_path=str(locate(settings.model.model_path)))
         self._loaded = loaded = load_model(model, progress=to_stderr("loading"))
@@ -41,7 +51,9 @@ class VerifierServer:
         if drafter is not None and settings.model.draft_k > 0:
             self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
         drafts = RemoteDrafts(self._links) if self._links else NoDrafts()
-        engine = loaded.engine(drafts=drafts, metrics=self._metrics)
+        self._watch = gatekeeper(loaded.facts())
+        self._gauges = GateGauges(self._watch, metrics=self._metrics, slots=settings.model.slots)
+        engine = loaded.engine(drafts=drafts, metrics=self._metrics, rules=lambda: self._watch.rule)
         self._drafter = drafter
         watch_programs(loaded.report, metrics=self._metrics)
         most, pace = settings.model.slots + settings.max_queue, Pacer(interval_s=settings.stream_interval_s)
@@ -49,12 +61,7 @@ class VerifierServer:
         self._starting = asyncio.Lock()
         self._is_started = False
         self._discovery: asyncio.Task[None] | None = None
-        say_speculation(
-            settings.draft_kind if self._links else None,
-            draft_k=settings.model.draft_k,
-            reason=settings.draft_reason,
-            report=loaded.report,
-        )
+        say_speculation(self._watch.rule, draft_k=settings.model.draft_k, report=loaded.report)
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         """Streams a reply; see `VerifierPort`."""
@@ -73,11 +80,16 @@ class VerifierServer:
             context=model.context,
             slots=model.slots,
             created=self._created,
-            draft_kind=self._settings.draft_kind if self._links else None,
+            draft_kind=self._watch.rule.kind,
             max_draft=model.draft_k if self._links else 0,
         )
 
+    async def gates(self) -> GateReport:
+        """What the gates say about this replica."""
+        return self._watch.report()
+
     async def metrics(self) -> str:
+        self._gauges.refresh()
         return self._metrics.exposition()
 
     async def check_health(self) -> None:

@@ -13,11 +13,12 @@ from deployments.lm.cache.prefix import PrefixCache
 from deployments.messages.errors import OutriderError
 from deployments.messages.generation import GenerateRequest, TokenChunk
 from deployments.messages.metrics import Metrics
-from deployments.verifier.asking import DraftRounds
+from deployments.verifier.asking import DraftRounds, Rules
 from deployments.verifier.batch import Limits
 from deployments.verifier.checking import check_request
 from deployments.verifier.delivery import Advance, Delivery, Landed, UnderWay, refusal
 from deployments.verifier.drafts import Drafts, DraftSource
+from deployments.verifier.gating import ungated
 from deployments.verifier.packing import pack
 from deployments.verifier.paging import Paging
 from deployments.verifier.plan import Span, StepPlan
@@ -55,6 +56,7 @@ class Engine:
         prefix: finds pages by their content; `None` computes every prompt.
         states: of recurrent layers; `None` where there are none.
         drafts: where guesses come from; swapped for others in proofs.
+        rules: what the gates allow, window by window; `None` allows all that the settings do.
         clock: seconds, rising.
     """
 
@@ -69,6 +71,7 @@ class Engine:
         metrics: Metrics,
         prefix: PrefixCache | None = None,
         states: States | None = None,
+        rules: Rules | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         limits = Limits(
@@ -83,7 +86,13 @@ class Engine:
         self.scheduler = Scheduler(limits, paging=Paging(allocator, prefix=prefix, states=states))
         self._settings = settings
         self._programs = programs
-        self._rounds = DraftRounds(drafts, draft_k=settings.draft_k, draft_rows=settings.draft_rows, metrics=metrics)
+        self._rounds = DraftRounds(
+            drafts,
+            draft_k=settings.draft_k,
+            draft_rows=settings.draft_rows,
+            metrics=metrics,
+            rules=rules or ungated(slots=settings.slots, draft_k=settings.draft_k),
+        )
         self._under_way: UnderWay | None = None
         self._landed: Landed | None = None
         self._outbox: list[Delivery] = []

@@ -18,12 +18,14 @@ from deployments.lm.checkpoint.opening import open_checkpoint
 from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.lm.decoder import Decoder, DecoderConfig
 from deployments.lm.kernels.choice import Kernels
-from deployments.lm.kernels.native import choose_kernels
+from deployments.lm.kernels.native import choose_kernels, described
 from deployments.lm.models.assembly import is_beside_text
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import ConfigError
+from deployments.messages.gates import ProgramFacts
 from deployments.messages.metrics import Metrics
+from deployments.verifier.asking import Rules
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import Ladder, build_ladder
@@ -85,6 +87,7 @@ class LoadedModel:
     Attributes:
         kernels: what `ModelSettings.kernels` came to.
         fingerprint: of the model's files; see `checkpoint.fingerprint`.
+        files: the model's, all of them, in an order that does not change.
     """
 
     settings: ModelSettings
@@ -95,8 +98,32 @@ class LoadedModel:
     programs: Programs
     report: ProbeReport
     fingerprint: str
+    files: tuple[Path, ...]
 
-    def engine(self, *, drafts: DraftSource, metrics: Metrics, ladder: Ladder | None = None) -> Engine:
+    def facts(self) -> ProgramFacts:
+        """What decides which bits these programs compute, for the gates."""
+        settings, device = self.settings, jax.devices()[0]
+        most = settings.slots * settings.draft_k
+        return ProgramFacts(
+            platform=device.platform,
+            device_kind=device.device_kind,
+            model_files=tuple(str(path.absolute()) for path in self.files),
+            architecture=self.architecture,
+            precision=settings.precision.value,
+            kernels=described(self.kernels),
+            page_size=settings.page_size,
+            context=settings.context,
+            cache_pages=settings.pages,
+            ladder=settings.ladder,
+            slots=settings.slots,
+            draft_k=settings.draft_k,
+            draft_rows=most if settings.draft_rows is None else min(most, settings.draft_rows),
+            programs=self.programs.fingerprint,
+        )
+
+    def engine(
+        self, *, drafts: DraftSource, metrics: Metrics, ladder: Ladder | None = None, rules: Rules | None = None
+    ) -> Engine:
         """An engine over these programs; only one at a time, since they share the cache."""
         self.programs.ladder = ladder or self.report.ladder
         settings = self.settings
@@ -121,6 +148,7 @@ class LoadedModel:
             drafts=drafts,
             vocabulary=self.config.vocabulary,
             metrics=metrics,
+            rules=rules,
         )
 
 
@@ -177,6 +205,7 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         programs=programs,
         report=report,
         fingerprint=fingerprint(*checkpoint.files),
+        files=checkpoint.files,
     )
 
 
@@ -267,19 +296,3 @@ def to_stderr(event: str, /) -> Progress:
         print(json.dumps({"event": event, "text": text}), file=sys.stderr, flush=True)
 
     return say
-
-
-def say_speculation(kind: str | None, /, *, draft_k: int, reason: str, report: ProbeReport) -> None:
-    """The start-up line: whether this verifier speculates, with what, and why; `kind` is `None` when it does not."""
-    line = {
-        "event": "speculation",
-        "used": kind is not None,
-        "method": kind,
-        "draft_k": draft_k if kind else 0,
-        "gated": False,
-        "reason": reason,
-        "message": "speculation: not gated on this chip" if kind else "speculation: off",
-        "rungs": len(report.ladder.rungs),
-        "refused_rungs": len(report.refused),
-    }
-    print(json.dumps(line), file=sys.stderr, flush=True)

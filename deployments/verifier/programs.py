@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from deployments.lm.cache.layout import CacheShape, RecurrentState
 from deployments.lm.decoder import Decoder
+from deployments.lm.program_text import program_fingerprint
 from deployments.lm.recurrence import SEGMENT_FIELDS
 from deployments.lm.sampling.logprobs import LogProbs
 from deployments.verifier.ladder import Ladder
@@ -80,7 +81,12 @@ class Programs:
         slot_pages: the length of a slot's page table.
         longest: the most drafts in a chain.
         room: of the states of recurrent layers; `None` where there are none.
+
+    Attributes:
+        fingerprint: of what all of them compute, as they were lowered.
     """
+
+    fingerprint: str
 
     def __init__(
         self,
@@ -207,6 +213,7 @@ class Programs:
             for size in self.ladder.emits
         }
         jobs: dict[Any, Any] = {**bodies, **emits}
+        self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
         done: dict[Any, Any] = {}
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             for number, (key, compiled) in enumerate(

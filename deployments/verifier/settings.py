@@ -11,8 +11,6 @@ class VerifierSettings:
 
     Attributes:
         served_model: the id clients name; `None` takes the name in the file.
-        draft_kind: the drafter chosen, for the card; `None` when speculation is off.
-        draft_reason: why, for the start-up line.
         draft_deadline_s: the most a window waits for drafts.
         max_queue: requests that may wait for a slot.
         stream_interval_s: how long a chunk may be held back, to travel with the next; it leaves after a window.
@@ -20,8 +18,6 @@ class VerifierSettings:
 
     model: ModelSettings
     served_model: str | None = None
-    draft_kind: str | None = "ngram"
-    draft_reason: str = ""
     draft_deadline_s: float = 0.005
     max_queue: int = 256
     stream_interval_s: float = 0.0

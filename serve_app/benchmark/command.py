@@ -55,6 +55,8 @@ def _config(path: Path, *, options: BenchOptions) -> AppConfig:
         {
             "model": str(path.absolute()),
             "drafter": {"kind": "ngram", "reason": "outrider bench"},
+            # Speculation is measured here also where it does not pay.
+            "gates": {"store": ""},
             "verifier": {
                 "slots": options.slots,
                 "context": options.context,

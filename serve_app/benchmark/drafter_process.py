@@ -1,24 +1,30 @@
-"""A drafter replica in a process of its own, for measuring the exchange with it: tells where it listens, and serves.
+"""A drafter replica in a process of its own, for measuring with it: tells where it listens, and serves.
 
-python -m serve_app.benchmark.drafter_process MAX_DRAFT
+python -m serve_app.benchmark.drafter_process < SETTINGS
+
+Its settings come pickled over standard input; it ends when that is closed, so that it never outlives who started it.
 """
 
 import asyncio
+import pickle
+import signal
 import sys
 
 import msgspec
 
 from deployments.drafter.deployment import DrafterServer
-from deployments.lm.drafting.ngram import NgramSettings
+from deployments.lm.drafting.build import StrategySettings
 from serve_app.metrics import ReplicaMetrics
 
 
-async def serve_until_killed(max_k: int, /) -> None:
+async def serve_until_closed(strategy: StrategySettings, /) -> None:
     """Prints the endpoint as one line of JSON, then answers."""
-    server = DrafterServer(strategy=NgramSettings(max_k=max_k), metrics=ReplicaMetrics(), listen_host="127.0.0.1")
+    server = DrafterServer(strategy=strategy, metrics=ReplicaMetrics(), listen_host="127.0.0.1")
     print(msgspec.json.encode(await server.endpoint()).decode(), flush=True)
-    await asyncio.Event().wait()
+    await asyncio.to_thread(sys.stdin.buffer.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve_until_killed(int(sys.argv[1])))
+    # Ctrl-C reaches everyone at a terminal; whoever measures decides when this ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(serve_until_closed(pickle.load(sys.stdin.buffer)))

@@ -1,31 +1,24 @@
 """How long a round with a drafter takes: the verifier's own links, and a drafter in another process."""
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
-from deployments.messages.drafting import DrafterEndpoint
-from deployments.messages.errors import Unavailable
+from deployments.lm.drafting.ngram import NgramSettings
 from deployments.messages.generation import GenerateRequest, SamplingSettings
-from deployments.messages.metrics import Metrics
 from deployments.verifier.drafts import DraftWanted
 from deployments.verifier.link_counters import EXCHANGE_SECONDS, LINK_COUNTERS
-from deployments.verifier.links import DrafterLinks, LinkSettings
+from deployments.verifier.links import LinkSettings
 from deployments.verifier.loading import LoadedModel
 from deployments.verifier.remote import RemoteDrafts
 from serve_app.benchmark.alternation import Effort, Spread, alternate, spread, timed
+from serve_app.benchmark.drafter_link import drafter_process, linked
 from serve_app.benchmark.host import Recorder, step_until_decoding
 from serve_app.metrics import ReplicaMetrics
 
 _PROMPT = 64
 # Windows lie between rounds, and the drafter sleeps meanwhile; without a pause its caches would be too warm.
 _PAUSE_S = 0.01
-_CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +60,10 @@ def measure_exchange(ids: Sequence[int], /, *, requests: int, draft_k: int, roun
     conversations = [_conversation(ids, number=number) for number in range(requests)]
     drafted: list[int] = []
     metrics = ReplicaMetrics()(LINK_COUNTERS)
-    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings, metrics=metrics) as links:
+    with (
+        drafter_process(NgramSettings(max_k=draft_k)) as endpoint,
+        linked(endpoint, settings=settings, metrics=metrics) as links,
+    ):
         drafts = RemoteDrafts(links)
 
         def exchange() -> None:
@@ -97,7 +93,10 @@ def measure_wait(model: LoadedModel, /, *, ids: Sequence[int], windows: int) -> 
     recorder = Recorder()
     draft_k, room = max(model.settings.draft_k, 1), model.settings.context
     settings = LinkSettings(verifier="bench", vocab_size=model.config.vocabulary, k_max=draft_k, deadline_s=1.0)
-    with _drafter(draft_k) as endpoint, _linked(endpoint, settings=settings, metrics=recorder) as links:
+    with (
+        drafter_process(NgramSettings(max_k=draft_k)) as endpoint,
+        linked(endpoint, settings=settings, metrics=recorder) as links,
+    ):
         engine = model.engine(drafts=RemoteDrafts(links), metrics=recorder)
         for number in range(model.settings.slots):
             prompt = _conversation(ids, number=number).request.prompt_ids[: room // 2]
@@ -119,32 +118,3 @@ def _conversation(ids: Sequence[int], *, number: int) -> _Conversation:
     prompt = text[:_PROMPT]
     request = GenerateRequest(request_id=f"bench-{number}", prompt_ids=prompt, max_tokens=1)
     return _Conversation(request=request, text=text, sequence=list(prompt))
-
-
-@contextmanager
-def _drafter(max_k: int) -> Iterator[DrafterEndpoint]:
-    command = [sys.executable, "-m", "serve_app.benchmark.drafter_process", str(max_k)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line:
-                raise Unavailable("the drafter of the benchmark ended before it listened; its error is above")
-            yield msgspec.json.decode(line, type=DrafterEndpoint)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _linked(endpoint: DrafterEndpoint, *, settings: LinkSettings, metrics: Metrics) -> Iterator[DrafterLinks]:
-    links = DrafterLinks(settings=settings, metrics=metrics)
-    try:
-        links.update([endpoint])
-        patience = time.monotonic() + _CONNECT_S
-        while not links.live:
-            if time.monotonic() > patience:
-                raise Unavailable(f"the drafter of the benchmark let nobody in for {_CONNECT_S:.0f} s")
-            time.sleep(0.01)
-        yield links
-    finally:
-        links.shut()

@@ -57,7 +57,7 @@ class ExactnessEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What the proof of a program found.
 
     Attributes:
-        drafters: by name: real ones by their kind, and `random` and `oracle`.
+        drafters: by name: real ones by their kind, `random`, `oracle`, `mixed` of both, and `off` for none in a batch.
         rungs: row counts of the windows that were shown to compute the same bits.
         refused: why each other one may not be used, by its row count.
     """

@@ -111,6 +111,7 @@ class Prover:
             {
                 "model": options.model,
                 "drafter": drafter,
+                "gates": {"store": ""},
                 "verifier": {
                     "slots": SLOTS,
                     "context": options.context,

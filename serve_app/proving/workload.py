@@ -3,10 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from deployments.messages.errors import ConfigError
-from deployments.messages.generation import ChatTurn, GenerateRequest, SamplingSettings, SpeculationSettings
-from deployments.messages.ports import TokenizerPort
+from deployments.messages.generation import (
+    ChatTurn,
+    EncodedPrompt,
+    GenerateRequest,
+    SamplingSettings,
+    SpeculationSettings,
+    TokenTable,
+)
 from serve_app.prompts import Prompt
 
 
@@ -33,12 +40,22 @@ class Question:
         return self.request.request_id
 
 
+class Encoder(Protocol):
+    """What is asked of a tokenizer, in this process or in a deployment."""
+
+    async def encode_chat(self, turns: tuple[ChatTurn, ...], /) -> EncodedPrompt: ...
+
+    async def encode_text(self, text: str, /) -> EncodedPrompt: ...
+
+    async def table(self) -> TokenTable: ...
+
+
 SPECULATING = SpeculationSettings()
 PLAIN = SpeculationSettings(enabled=False)
 
 
 async def ask_all(
-    prompts: Sequence[Prompt], /, *, tokenizer: TokenizerPort, tokens: int, context: int
+    prompts: Sequence[Prompt], /, *, tokenizer: Encoder, tokens: int, context: int
 ) -> tuple[Question, ...]:
     """Every prompt in every mode; prompts that do not fit the context with their reply are left out.
 

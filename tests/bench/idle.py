@@ -55,7 +55,14 @@ def _deployment(name: str) -> Any:
 @contextmanager
 def _ours(machine: Cluster) -> Iterator[None]:
     verifier = {"precision": "f32", "context": 512}
-    config = AppConfig.model_validate({"model": str(_MODEL), "verifier": verifier})
+    config = AppConfig.model_validate(
+        {
+            "model": str(_MODEL),
+            "drafter": {"kind": "ngram"},
+            "gates": {"store": ""},
+            "verifier": verifier,
+        }
+    )
     with machine.runs(config):
         yield
 

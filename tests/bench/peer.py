@@ -139,7 +139,14 @@ def main() -> None:
             "precision": options.precision,
             "draft_k": options.draft_k,
         }
-        config = AppConfig.model_validate({"model": str(model), "verifier": verifier})
+        config = AppConfig.model_validate(
+            {
+                "model": str(model),
+                "drafter": {"kind": "ngram"},
+                "gates": {"store": ""},
+                "verifier": verifier,
+            }
+        )
         comparison = run(
             config,
             peer=Peer(binary=options.binary.expanduser(), model=model, context=options.ctx),

@@ -107,10 +107,11 @@ def curl_printed(lines: list[str]) -> list[str]:
     return shlex.split(line)
 
 
-def test_it_serves_until_ctrl_c_and_leaves_nothing(golden_llama: Path) -> None:
+def test_it_serves_until_ctrl_c_and_leaves_nothing(golden_llama: Path, tmp_path: Path) -> None:
     port = free_port()
     model = str(golden_llama / "llama.f16.gguf")
-    with command("run", model, "--port", str(port), "--ctx", "256", "--served-name", "golden") as running:
+    named = ("--served-name", "golden", "--gates", f"file:{tmp_path / 'none.yaml'}")
+    with command("run", model, "--port", str(port), "--ctx", "256", *named) as running:
         ready = running.wait_for("ready:", within_s=240)
         assert f"http://127.0.0.1:{port}/v1" in ready
         assert "golden" in ready
@@ -128,7 +129,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(golden_llama: Path) -> None:
     assert not [line for line in running.err if "Traceback" in line]
     starting = [line for line in running.err if '"event": "speculation"' in line]
     assert len(starting) == 1
-    assert re.search(r'"used": true, "method": "ngram".*"gated": false.*"--speculation auto"', starting[0])
+    assert re.search(r'"used": false, "method": null.*"not_gated".*"--speculation auto;.*gate run', starting[0])
     noise = [line for line in running.out + running.err if "INFO" in line or "WARNING" in line]
     assert not noise, noise
     with socket.socket() as probe:

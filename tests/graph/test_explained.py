@@ -35,7 +35,9 @@ def test_the_start_up_line_says_what_is_used_and_why(golden_service: Service) ->
     lines = [json.loads(text) for text in printed if '"event": "speculation"' in text]
     (line,) = [line for line in lines if line["method"] == "ngram"]
     assert (line["used"], line["draft_k"], line["gated"], line["refused_rungs"]) == (True, 7, False, 0)
-    assert "by hand" in line["reason"]
+    assert line["message"] == "speculation: not gated on this chip"
+    assert (line["state"], line["reason"]) == ("forced", "picked")
+    assert "by hand" in line["sentence"]
 
 
 def test_the_counters_are_the_sum_of_what_the_replies_say(golden_service: Service) -> None:
@@ -90,6 +92,8 @@ def test_declined_by_request_is_said_and_counted(golden_service: Service) -> Non
 
 
 def test_every_replica_is_on_the_page_with_its_labels(golden_service: Service) -> None:
+    # Encodes something, without which a tokenizer has counted nothing yet.
+    assert httpx.get(f"{golden_service.url}/health", timeout=30.0).status_code == 200
     page = metrics(golden_service.url)
     seen = {
         (labels["deployment"], labels["chip"]): labels["replica"]

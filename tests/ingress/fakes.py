@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from deployments.messages.drafting import DrafterEndpoint
+from deployments.messages.gates import GateReport
 from deployments.messages.generation import (
     ChatTurn,
     EncodedPrompt,
@@ -120,6 +121,7 @@ class FakeVerifier:
         self._streams: list[AsyncGenerator[TokenChunk]] = []
         self.away: Exception | None = None
         self.hangs = False
+        self.reports: list[GateReport] = []
         self.pages = ['# TYPE outrider_tokens_total counter\noutrider_tokens_total{replica="v"} 9.0\n']
         self._card = ModelCard(
             model=MODEL,
@@ -156,6 +158,10 @@ class FakeVerifier:
     async def card(self) -> ModelCard:
         await self._reachable()
         return self._card
+
+    async def gates(self) -> list[GateReport]:
+        await self._reachable()
+        return self.reports
 
     async def metrics(self) -> list[str]:
         await self._reachable()

@@ -18,6 +18,7 @@ from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.lm.recurrence import Recurrence
 from deployments.messages.generation import FinishReason, GenerateRequest
+from deployments.verifier.asking import Rules
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import build_ladder
@@ -163,6 +164,7 @@ def recalling_engine(
     prefill: int = 32,
     kept_states: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    rules: Rules | None = None,
 ) -> tuple[Engine, RecallingPrograms]:
     """An engine on it; `pages` makes the cache smaller than the slots could use, `kept_states` makes it recurrent."""
     room = None if kept_states is None else StateRoom(slots=slots, drafts=draft_k, kept=kept_states)
@@ -185,6 +187,7 @@ def recalling_engine(
         prefix=PrefixCache(allocator, root=b"recalling") if caches_prefixes else None,
         states=None if room is None else States(room, page_size=page_size),
         clock=clock,
+        rules=rules,
         drafts=drafts,
         vocabulary=VOCABULARY,
         metrics=metrics or Tallies(),

@@ -1,6 +1,5 @@
 """From a file to a verifier: settings that do not fit are refused before anything is compiled, and small ones work."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,11 @@ import pytest
 
 from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import CheckpointError, ConfigError
+from deployments.messages.gates import ProgramFacts
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier import loading
 from deployments.verifier.drafts import NoDrafts
-from deployments.verifier.ladder import Ladder
-from deployments.verifier.loading import ModelSettings, load_model, say_speculation
-from deployments.verifier.probe import ProbeReport
-from deployments.verifier.window import Rung
+from deployments.verifier.loading import ModelSettings, load_model
 from tests.verifier.serving import Tallies, serve
 
 
@@ -102,21 +99,19 @@ def test_the_smallest_verifier_there_can_be(settings: ModelSettings, golden_llam
     assert len(replies["r"].tokens) == 13
 
 
-@pytest.mark.parametrize("kind", ["ngram", None])
-def test_the_start_up_line_says_what_speculates(capsys: pytest.CaptureFixture[str], kind: str | None) -> None:
-    rung = Rung(rows=8, tiles=8)
-    report = ProbeReport(ladder=Ladder(rungs=(rung,), emits=(8,)), refused={rung: "differs"}, rows=0)
-    say_speculation(kind, draft_k=3, reason="by hand", report=report)
-    line = json.loads(capsys.readouterr().err)
+def test_facts_are_the_same_for_the_same_programs_and_no_others(settings: ModelSettings) -> None:
+    """Loaded twice, and then with other numbers, each of which compiles to something else."""
 
-    assert line == {
-        "event": "speculation",
-        "used": kind is not None,
-        "method": kind,
-        "draft_k": 3 if kind else 0,
-        "gated": False,
-        "reason": "by hand",
-        "message": "speculation: not gated on this chip" if kind else "speculation: off",
-        "rungs": 1,
-        "refused_rungs": 1,
-    }
+    def loaded(**changed: Any) -> ProgramFacts:
+        return load_model(replace(settings, **changed), progress=lambda text: None).facts()
+
+    first = loaded()
+    assert first == loaded()
+    assert first.model_files == (str(Path(settings.model_path).absolute()),)
+    assert (first.platform, first.context, first.cache_pages) == ("cpu", 16, 1)
+    assert loaded(precision=Precision.BF16).programs != first.programs
+    deeper = loaded(draft_k=settings.draft_k + 1)
+    assert (deeper.draft_k, deeper.draft_rows) == (settings.draft_k + 1, settings.slots * (settings.draft_k + 1))
+    assert deeper.programs != first.programs
+    name, *library = first.kernels.split()
+    assert (name, len(library)) in {("xla", 0), ("native", 1)}

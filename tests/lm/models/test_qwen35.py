@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from deployments.lm.checkpoint.opening import open_checkpoint
 from deployments.lm.models.load import load_network, read_config
-from deployments.lm.quant.linear import Precision
+from deployments.lm.quant.linear import FloatLinear, Precision
 from deployments.messages.errors import CheckpointError
 from tests.lm.models.folders import Json, changed_folder
 
@@ -51,5 +50,6 @@ def test_a_head_of_its_own_must_be_there(goldens: Path, tmp_path: Path, family: 
 def test_a_table_that_is_embedding_and_head_lies_in_memory_once(goldens: Path, precision: Precision) -> None:
     network = load_network(open_checkpoint(goldens / "qwen3"), precision=precision)
 
-    head: np.ndarray = network.head.weight[...]  # type: ignore[attr-defined]
-    assert head is network.embedding.table[...]
+    head = network.head
+    assert isinstance(head, FloatLinear)
+    assert head.weight[...] is network.embedding.table[...]

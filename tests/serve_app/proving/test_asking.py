@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from deployments.messages.errors import OutriderError, QueueFull, Unavailable
+from deployments.messages.gates import GateReport
 from deployments.messages.generation import FinishReason, GenerateRequest, ModelCard, SpeculationSettings, TokenChunk
 from serve_app.proving.asking import replies_to
 from serve_app.proving.workload import PLAIN, SPECULATING, Mode, Question
@@ -40,6 +41,9 @@ class Script:
         raise NotImplementedError
 
     async def metrics(self) -> list[str]:
+        raise NotImplementedError
+
+    async def gates(self) -> list[GateReport]:
         raise NotImplementedError
 
 

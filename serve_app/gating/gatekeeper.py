@@ -1,0 +1,227 @@
+"""Gates at work: a verifier's programs get their keys, the store is watched, and each change becomes a new rule.
+
+Runs in the verifier's replica, which it looks at the machine of. Knows stores and policy; no windows, no requests.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+from deployments.lm.drafting.build import StrategySettings
+from deployments.messages.gates import GateReport, ProgramFacts, SpeculationRule
+from deployments.messages.ports import GateWatch
+from serve_app.gating.encoding import SCHEMA
+from serve_app.gating.opening import StoreSettings, open_store
+from serve_app.gating.policy import LEAST_GAIN, Candidate, Decision, Order, Why, decide, decide_picked
+from serve_app.gating.reporting import described_candidate, described_store
+from serve_app.gating.running import exactness_key, profit_key
+from serve_app.gating.snapshot import Snapshot
+from serve_app.gating.store import Change, GateStore, StoreState
+
+_TROUBLE = (StoreState.MISSING, StoreState.UNREADABLE, StoreState.UNREACHABLE)
+_REMEDY = "run 'outrider gate run' with this configuration to measure it"
+
+type Say = Callable[[dict[str, object]], None]
+
+
+class Choosing(StrEnum):
+    """Who chooses the drafter: the gates, the configuration with the gates' consent, or it alone."""
+
+    AUTO = "auto"
+    PICKED = "picked"
+    UNGATED = "ungated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterChoice:
+    """A drafter that may be chosen.
+
+    Attributes:
+        kind: as it calls itself.
+    """
+
+    kind: str
+    settings: StrategySettings
+    placement: str = "remote"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    """What the gatekeeper is told. Pickled to every replica of the verifier.
+
+    Attributes:
+        drafters: in the order of the documents; none where speculation is off.
+        reason: why these, for sentences.
+        order, least_gain: as in `policy.decide`.
+    """
+
+    store: StoreSettings
+    choosing: Choosing
+    drafters: tuple[DrafterChoice, ...]
+    reason: str
+    order: Order = Order.DOCUMENTS
+    least_gain: float = LEAST_GAIN
+
+
+def say_line(line: dict[str, object], /) -> None:
+    """One line of JSON on stderr."""
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreGatekeeper:
+    """A `Gatekeeper` over a store of gates."""
+
+    settings: GateSettings
+
+    def __call__(self, facts: ProgramFacts, /) -> GateWatch:
+        settings = self.settings
+        if not settings.drafters or settings.choosing is Choosing.UNGATED:
+            return FixedWatch(settings, facts=facts)
+        program = exactness_key(facts)
+        candidates = tuple(
+            Candidate(
+                kind=drafter.kind,
+                key=profit_key(program, kind=drafter.kind, settings=drafter.settings, placement=drafter.placement),
+            )
+            for drafter in settings.drafters
+        )
+        return StoreWatch(open_store(settings.store), settings=settings, candidates=candidates, slots=facts.slots)
+
+
+class FixedWatch:
+    """A `GateWatch` where the configuration alone decides: no drafter, or one that is there for a proof."""
+
+    def __init__(self, settings: GateSettings, *, facts: ProgramFacts) -> None:
+        chosen = settings.drafters[0] if settings.drafters else None
+        self.rule = SpeculationRule(
+            kind=None if chosen is None else chosen.kind,
+            state="declined" if chosen is None else "forced",
+            gated=False,
+            reason=Why.DISABLED_BY_OPERATOR if chosen is None else Why.PICKED,
+            sentence=settings.reason,
+            k_by_active_slots=(0 if chosen is None else facts.draft_k,) * facts.slots,
+            stop_above=0 if chosen is None else None,
+        )
+
+    def report(self) -> GateReport:
+        """The rule; there is no evidence."""
+        return GateReport(schema=SCHEMA, replica=replica_name(), rule=self.rule)
+
+    def close(self) -> None:
+        """Nothing is watched."""
+
+
+class StoreWatch:
+    """A `GateWatch` over a store. Every change of the store is said in one line.
+
+    Args:
+        slots: of the verifier.
+    """
+
+    def __init__(
+        self,
+        store: GateStore,
+        /,
+        *,
+        settings: GateSettings,
+        candidates: tuple[Candidate, ...],
+        slots: int,
+        say: Say = say_line,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._candidates = candidates
+        self._slots = slots
+        self._say = say
+        self._gates = store.load()
+        # Replaced whole and never changed: whoever reads it, in whatever thread, has one rule.
+        self._rule = self._ruled(self._gates)
+        store.watch(self._follow)
+
+    @property
+    def rule(self) -> SpeculationRule:
+        return self._rule
+
+    def report(self) -> GateReport:
+        """The rule, with each candidate's key and what is recorded for it."""
+        gates, rule = self._gates, self._rule
+        return GateReport(
+            schema=SCHEMA,
+            replica=replica_name(),
+            rule=rule,
+            candidates=tuple(described_candidate(each, gates=gates) for each in self._candidates),
+            store=described_store(self._store.status()),
+        )
+
+    def close(self) -> None:
+        """Stops watching; the rule stays."""
+        self._store.close()
+
+    def _follow(self, change: Change, /) -> None:
+        if change.new == self._gates:
+            return
+        before, rule = self._rule, self._ruled(change.new)
+        self._gates, self._rule = change.new, rule
+        self._say(
+            {
+                "event": "gates",
+                "revision": rule.revision,
+                "changes": list(change.changes),
+                "used": rule.kind is not None,
+                "method": rule.kind,
+                "state": rule.state,
+                "gated": rule.gated,
+                "reason": rule.reason,
+                "sentence": rule.sentence,
+                "stop_above": rule.stop_above,
+                "before": {"method": before.kind, "state": before.state, "reason": before.reason},
+            }
+        )
+
+    def _ruled(self, gates: Snapshot) -> SpeculationRule:
+        decision = self._decided(gates)
+        status = self._store.status()
+        parts = [self._settings.reason, decision.sentence]
+        if decision.reason is Why.NOT_GATED and decision.kind is None:
+            parts.append(_REMEDY)
+        if status.state in _TROUBLE:
+            parts.append(f"the store of the gates is {status.state.value}: {status.detail}")
+        return SpeculationRule(
+            kind=decision.kind,
+            state=decision.state.value,
+            gated=decision.gated,
+            reason=decision.reason.value,
+            sentence="; ".join(parts),
+            k_by_active_slots=decision.k_by_active_slots,
+            stop_above=decision.stop_above,
+            revision=decision.revision,
+        )
+
+    def _decided(self, gates: Snapshot) -> Decision:
+        settings = self._settings
+        if settings.choosing is Choosing.PICKED:
+            return decide_picked(
+                gates, candidate=self._candidates[0], slots=self._slots, least_gain=settings.least_gain
+            )
+        return decide(
+            gates,
+            candidates=self._candidates,
+            slots=self._slots,
+            order=settings.order,
+            least_gain=settings.least_gain,
+        )
+
+
+def replica_name() -> str:
+    """As in the metrics' label `replica`."""
+    try:
+        tag: str = serve.get_replica_context().replica_tag
+    except RayServeException:
+        return "local"
+    return tag

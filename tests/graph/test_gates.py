@@ -1,0 +1,238 @@
+"""Gates of a running service: what is written into its store decides from the next window on. No reply changes."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from serve_app.config import AppConfig
+from serve_app.gating.file_store import FileStore
+from serve_app.gating.keys import ProfitKey
+from serve_app.gating.records import Forced, Setting, Target
+from serve_app.local import Service
+from tests.graph.stage import Page, Stage, metrics, until
+from tests.serve_app.gating.making import exactness, profit
+
+pytestmark = pytest.mark.serve
+
+IN_FORCE_S = 2.0
+# It loses from four active slots on.
+RATIOS = {1: 1.6, 3: 1.3, 4: 0.9}
+ADMIN = {"Authorization": "Bearer operator"}
+OFF = Forced(
+    target=Target(kind="ngram"), setting=Setting.OFF, by="alice", at=datetime(2026, 11, 29, tzinfo=UTC), why="a test"
+)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gates")
+    (path / "admin").write_text("operator\n")
+    return path
+
+
+@pytest.fixture
+def gated_service(the_stage: Stage, golden_llama: Path, folder: Path) -> Service:
+    """The golden llama with `auto`, and a store that holds nothing when it starts."""
+    return the_stage.service(
+        AppConfig.model_validate(
+            {
+                "model": str(golden_llama / "llama.f16.gguf"),
+                "drafter": {"kind": "auto"},
+                # A late draft would look like one that was not allowed.
+                "verifier": {"precision": "f32", "context": 512, "draft_deadline_ms": 100},
+                "ingress": {"admin_keys_file": str(folder / "admin")},
+                "gates": {"store": f"file:{folder / 'gates.yaml'}"},
+            }
+        )
+    )
+
+
+@pytest.fixture
+def store(folder: Path) -> FileStore:
+    return FileStore(folder / "gates.yaml")
+
+
+def ask(service: Service) -> dict[str, Any]:
+    body = {"model": service.model, "prompt": [7, 8, 9, 10] * 8, "max_tokens": 60, "temperature": 0, "logprobs": 0}
+    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60.0)
+    assert answer.status_code == 200, answer.text
+    reply: dict[str, Any] = answer.json()
+    return reply
+
+
+def speculates(reply: dict[str, Any]) -> bool:
+    return bool(reply["timings"].get("draft_kind") == "ngram")
+
+
+def declined(reply: dict[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = reply["metrics"]["speculative_decoding"]["declined"]
+    return found
+
+
+def gates(service: Service) -> dict[str, Any]:
+    answer = httpx.get(f"{service.url}/admin/gates", headers=ADMIN, timeout=30.0)
+    assert answer.status_code == 200, answer.text
+    (replica,) = answer.json()["data"]
+    found: dict[str, Any] = replica
+    return found
+
+
+def running_key(service: Service) -> ProfitKey:
+    (candidate,) = gates(service)["candidates"]
+    return msgspec.convert(candidate["key"], ProfitKey)
+
+
+def lines(service: Service, *, event: str) -> list[dict[str, Any]]:
+    printed = [line for log in service.logs.glob("worker-*.err") for line in log.read_text().splitlines()]
+    return [json.loads(text) for text in printed if f'"event": "{event}"' in text]
+
+
+def in_force(act: Callable[[], object], *, when: Callable[[], bool]) -> None:
+    """Acts, and waits no longer than a change may take."""
+    act()
+    until(when, holds=bool, within_s=IN_FORCE_S)
+
+
+@dataclass(kw_only=True)
+class Load:
+    """Clients that ask the same all the time."""
+
+    replies: list[tuple[int, str]] = field(default_factory=list)
+
+    def check(self) -> None:
+        assert len(self.replies) > 5
+        assert {status for status, _ in self.replies} == {200}
+        assert len({text for _, text in self.replies}) == 1
+
+
+@contextmanager
+def under_load(service: Service) -> Iterator[Load]:
+    load, over = Load(), threading.Event()
+
+    def keep_asking() -> None:
+        body = {"model": service.model, "prompt": [3, 4, 5] * 6, "max_tokens": 40, "temperature": 1, "seed": 3}
+        with httpx.Client(timeout=60.0) as client:
+            while not over.is_set():
+                answer = client.post(f"{service.url}/v1/completions", json=body)
+                shown = answer.json()
+                load.replies.append((answer.status_code, json.dumps(shown.get("choices", shown))))
+
+    clients = [threading.Thread(target=keep_asking) for _ in range(2)]
+    for client in clients:
+        client.start()
+    try:
+        yield load
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+
+
+def gate_page(service: Service) -> Page:
+    return metrics(service.url)
+
+
+def test_from_an_empty_store_to_speculation_and_back(gated_service: Service, store: FileStore, folder: Path) -> None:
+    service = gated_service
+    (line,) = [line for line in lines(service, event="speculation") if "drafter.kind is auto" in line["sentence"]]
+    assert (line["used"], line["reason"], line["state"], line["gated"]) == (False, "not_gated", "unknown", False)
+    assert "outrider gate run" in line["sentence"]
+    plain = ask(service)
+    assert not speculates(plain)
+    assert declined(plain).keys() == {"not_gated"}
+    seen = gates(service)
+    assert (seen["state"], seen["kind"], seen["gated"], seen["schema"]) == ("unknown", None, False, 1)
+    assert seen["candidates"][0]["exactness"] is seen["candidates"][0]["profit"] is None
+    assert gate_page(service).total("gate_speculates") == 0
+
+    key = running_key(service)
+    with under_load(service) as load:
+        store.put(exactness(key.program))
+        paying = profit(key, ratios=RATIOS)
+        in_force(lambda: store.put(paying), when=lambda: speculates(ask(service)))
+        seen, page = gates(service), gate_page(service)
+        assert (seen["state"], seen["gated"], seen["stop_above"], seen["revision"]) == ("settled", True, 3, 2)
+        assert seen["candidates"][0]["profit"]["verdict"] == "pass"
+        assert page.total("gate_state", state="settled") == 1
+        assert (page.total("gate_revision"), page.total("gate_stop_above")) == (2, 3)
+
+        in_force(lambda: store.force(OFF), when=lambda: declined(ask(service)).keys() == {"disabled_by_operator"})
+        seen = gates(service)
+        assert (seen["state"], seen["reason"], seen["gated"]) == ("declined", "disabled_by_operator", False)
+        assert "alice" in seen["sentence"]
+        in_force(lambda: store.unforce(OFF.target), when=lambda: speculates(ask(service)))
+
+        whole = (folder / "gates.yaml").read_bytes()
+        spoil_and_mend(service, folder=folder, whole=whole)
+        fast = ask(service)
+        assert speculates(fast)
+    load.check()
+    # Tokens and their log-probabilities.
+    assert fast["choices"] == plain["choices"]
+    told = [change for line in lines(service, event="gates") for change in line["changes"]]
+    assert any("profit of ngram" in change and "added: pass" in change for change in told)
+    assert any("forced off by alice" in change for change in told)
+
+
+def spoil_and_mend(service: Service, *, folder: Path, whole: bytes) -> None:
+    """Garbage, then nothing at all: what was last read stays in force, and the counters tell."""
+    path = folder / "gates.yaml"
+    path.write_text("schema: 1\nexactness: [\n")
+    page = until(
+        lambda: gate_page(service), holds=lambda page: page.total("gate_store_parse_errors_total") == 1, within_s=5.0
+    )
+    assert page.total("gate_store_state", state="unreadable") == 1
+    assert page.total("gate_speculates") == page.total("gate_state", state="settled") == 1
+    assert "line" in gates(service)["store"]["detail"]
+    assert speculates(ask(service))
+    path.unlink()
+    page = until(
+        lambda: gate_page(service), holds=lambda page: page.total("gate_store_missing_total") == 1, within_s=5.0
+    )
+    assert page.total("gate_store_state", state="missing") == 1
+    assert speculates(ask(service))
+    path.write_bytes(whole)
+    until(
+        lambda: gate_page(service),
+        holds=lambda page: page.total("gate_store_state", state="current") == 1,
+        within_s=5.0,
+    )
+
+
+def test_speculation_stops_where_it_was_measured_to_lose(
+    gated_service: Service, store: FileStore, folder: Path
+) -> None:
+    """With the record above: four replies at once have none in some window, and the same tokens."""
+    service = gated_service
+    key = running_key(service)
+    store.put(exactness(key.program))
+    paying = profit(key, ratios=RATIOS)
+    store.put(paying)
+    until(lambda: speculates(ask(service)), holds=bool, within_s=5.0)
+    alone = ask(service)
+    found: list[dict[str, Any]] = []
+    crowd = [threading.Thread(target=lambda: found.append(ask(service))) for _ in range(8)]
+    for each in crowd:
+        each.start()
+        time.sleep(0.01)
+    for each in crowd:
+        each.join()
+    assert len(found) == 8
+    assert all(reply["choices"] == alone["choices"] for reply in found)
+    assert sum(declined(reply).get("too_many_slots", 0) for reply in found) > 0
+
+
+def test_the_page_of_the_gates_needs_an_admin_key(gated_service: Service) -> None:
+    url = f"{gated_service.url}/admin/gates"
+    assert httpx.get(url, timeout=30.0).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer someone"}, timeout=30.0).status_code == 401
