@@ -55,13 +55,14 @@ def run(
     """Serve a model on this machine until Ctrl-C."""
     from serve_app.config import AppConfig, VerifierConfig
     from serve_app.local import serving
+    from serve_app.model_check import check_model
     from serve_app.model_fetch import resolve_model
     from serve_app.model_fetch import served_name as default_name
 
     page_size = VerifierConfig().page_size
     if context % page_size and context > page_size:
         raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
-    path = resolve_model(model)
+    check_model(path := resolve_model(model), context=context)
     name = served_name or default_name(model)
     drafter = {"kind": speculation} | ({} if speculation == "off" else {"replicas": drafters})
     config = AppConfig.model_validate(

@@ -46,7 +46,7 @@ def resolve_model(spec: str, *, cache_dir: Path | None = None, report: Report | 
     if entry is not None:
         return _fetch(entry.source, cache_dir=cache_dir, report=report)
     path = Path(spec).expanduser()
-    if spec and path.exists():
+    if spec and _is_there(path):
         return path
     hub = _hub_model(spec)
     if hub is not None:
@@ -54,6 +54,14 @@ def resolve_model(spec: str, *, cache_dir: Path | None = None, report: Report | 
     if spec.endswith((".gguf", WEIGHTS)):
         raise CheckpointError(f"there is no file {path}; check the path")
     raise Catalog().unknown(spec)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # Too long, or through something that is no folder: no file of that name.
+        return False
 
 
 def served_name(spec: str, /) -> str | None:

@@ -85,7 +85,8 @@ def _size(*, vocabulary: object, added: object) -> int:
 
 def _object(path: Path) -> dict[str, object]:
     try:
-        if path.stat().st_size > _LONGEST_JSON:
+        # A pipe would be waited for.
+        if not path.is_file() or path.stat().st_size > _LONGEST_JSON:
             return {}
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

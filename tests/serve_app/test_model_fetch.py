@@ -57,6 +57,7 @@ def test_what_clients_call_it(spec: str, name: str | None) -> None:
         ("no/such.safetensors", CheckpointError, "there is no file no/such.safetensors"),
         ("qwen3-9b", ConfigError, r"'qwen3-9b' is not a model \(did you mean .*qwen3-8b.*'outrider models'"),
         ("", ConfigError, "'' is not a model"),
+        ("a" * 300, ConfigError, "is not a model"),
         ("../nowhere/weights", ConfigError, "is not a model"),
         ("owner/name:../x.gguf", ConfigError, "is not a GGUF file of owner/name"),
         ("owner/name:/x.gguf", ConfigError, "is not a GGUF file of owner/name"),

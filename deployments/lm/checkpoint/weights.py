@@ -103,6 +103,13 @@ class Weights:
         stored = self._checkpoint.tensor(source, part=weight.part(self._checkpoint.format))
         change = weight.change(self._checkpoint.format)
         value = np.ascontiguousarray(stored if change is None else change(stored), np.float32)
+        # The sum is not finite where a value is not, and costs a tenth of looking at each.
+        with np.errstate(invalid="ignore"):
+            total = value.sum(dtype=np.float64)
+        if not np.isfinite(total):
+            raise CheckpointError(
+                f"{self._checkpoint.name}: tensor {source} holds values that are not finite; download it again"
+            )
         if value.shape != weight.shape:
             raise AssertionError(f"{name} became {value.shape}, the network takes {weight.shape}")
         return value

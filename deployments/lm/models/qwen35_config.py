@@ -92,10 +92,14 @@ def read_qwen35(checkpoint: Checkpoint, /, *, architecture: str, feed_forward: K
     )
 
 
+def drafting_layers(numbers: Numbers, /) -> int:
+    """How many of a GGUF file's layers draft; Hugging Face's tensors of those have names of their own."""
+    return (numbers.get(_DRAFTING_LAYERS, int) or 0) if numbers.format is Format.GGUF else 0
+
+
 def _layers(numbers: Numbers) -> int:
     """GGUF files count the layers that draft, which come last, with the others."""
-    layers = numbers.size(keys.LAYERS, most=numbers.most_layers)
-    drafting = (numbers.get(_DRAFTING_LAYERS, int) or 0) if numbers.format is Format.GGUF else 0
+    layers, drafting = numbers.size(keys.LAYERS, most=numbers.most_layers), drafting_layers(numbers)
     if not 0 <= drafting < layers:
         numbers.refuse(f"{numbers.name(_DRAFTING_LAYERS)} is {drafting} of {layers} layers")
     return layers - drafting

@@ -17,7 +17,7 @@ from deployments.lm.kernels.choice import Kernels
 from deployments.lm.models import assembly
 from deployments.lm.models.assembly import Assembly
 from deployments.lm.models.numbers import Numbers, frequencies, rope_factors
-from deployments.lm.models.qwen35_config import Qwen35Config
+from deployments.lm.models.qwen35_config import Qwen35Config, drafting_layers
 from deployments.lm.quant.linear import Precision, build_linear
 from deployments.lm.self_attention import SelfAttention
 
@@ -58,7 +58,8 @@ def build_qwen35(
     Args:
         feed_forward: makes a layer's, given its weights' prefix.
     """
-    weights = Weights(checkpoint, table=table, ignored=lambda name: _is_ignored(name, layers=config.layers))
+    drafting = range(config.layers, config.layers + drafting_layers(Numbers(checkpoint)))
+    weights = Weights(checkpoint, table=table, ignored=lambda name: _is_ignored(name, drafting=drafting))
     parts = Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.rope_dims)
 
@@ -196,9 +197,9 @@ def _rates(logarithms: Tensor) -> Tensor:
     return -np.exp(logarithms.astype(np.float64)).astype(np.float32)
 
 
-def _is_ignored(name: str, *, layers: int) -> bool:
+def _is_ignored(name: str, *, drafting: range) -> bool:
     """Whether a tensor belongs to the layers that draft, or to what sees."""
     start, _, rest = name.partition(".")
     number = rest.partition(".")[0]
-    is_drafting = start == "mtp" or (start == "blk" and number.isdecimal() and int(number) >= layers)
+    is_drafting = start == "mtp" or (start == "blk" and number.isdecimal() and int(number) in drafting)
     return is_drafting or assembly.is_beside_text(name)

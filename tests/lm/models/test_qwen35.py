@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -9,6 +10,7 @@ from deployments.lm.checkpoint.opening import open_checkpoint
 from deployments.lm.models.load import load_network, read_config
 from deployments.lm.quant.linear import FloatLinear, Precision
 from deployments.messages.errors import CheckpointError
+from tests.lm.models.files import changed_file
 from tests.lm.models.folders import Json, changed_folder
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe")
@@ -53,3 +55,23 @@ def test_a_table_that_is_embedding_and_head_lies_in_memory_once(goldens: Path, p
     head = network.head
     assert isinstance(head, FloatLinear)
     assert head.weight[...] is network.embedding.table[...]
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_a_file_that_counts_fewer_layers_is_no_shorter_network(goldens: Path, tmp_path: Path, count: int) -> None:
+    """The layers left over are none that draft: the file says how many those are."""
+    golden = goldens / "qwen3_5" / "qwen3_5.f16.gguf"
+    path = changed_file(golden, into=tmp_path / "short.gguf", numbers={"block_count": count})
+
+    with pytest.raises(CheckpointError, match=r"blk\.\d+\.\S+ is (missing|not part of it)"):
+        load_network(open_checkpoint(path), precision=Precision.F32)
+
+
+def test_a_weight_that_is_not_finite_is_named(goldens: Path, tmp_path: Path) -> None:
+    name = "model.layers.2.mlp.up_proj.weight"
+    spoilt = load_file(goldens / "qwen3" / "model.safetensors")[name].copy()
+    spoilt[3, 5] = np.nan
+    folder = changed_folder(goldens / "qwen3", into=tmp_path, tensors={name: spoilt})
+
+    with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.up_proj\.weight holds values that are not finite"):
+        load_network(open_checkpoint(folder), precision=Precision.BF16)
