@@ -38,8 +38,10 @@ BUILDS: tuple[Build, ...] = (
 )
 # The rungs of `load_golden`, by rows; `None` is the ladder as it serves.
 RUNGS = [
-    *((BUILDS[0], rows) for rows in (None, 8, 16, 32, 64, 128)),
-    *((build, rows) for build in BUILDS[1:] for rows in (None, 8, 16, 32)),
+    *((BUILDS[0], rows) for rows in (None, 8, 32)),
+    *(pytest.param(BUILDS[0], rows, marks=pytest.mark.slow) for rows in (16, 64, 128)),
+    *((build, None) for build in BUILDS[1:]),
+    *(pytest.param(build, rows, marks=pytest.mark.slow) for build in BUILDS[1:] for rows in (8, 16, 32)),
 ]
 
 
