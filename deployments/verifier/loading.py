@@ -26,6 +26,7 @@ from deployments.messages.errors import ConfigError
 from deployments.messages.gates import ProgramFacts
 from deployments.messages.metrics import Metrics
 from deployments.verifier.asking import Rules
+from deployments.verifier.blueprint import Blueprint, Sizes
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import Ladder, build_ladder
@@ -176,8 +177,7 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
     shape = _cache_shape(settings, config=network.config, room=room)
     plan = _memory_plan(network, shape=shape, settings=settings, free=free)
     plan.check()
-    programs = Programs(
-        network,
+    sizes = Sizes(
         ladder=build_ladder(
             settings.ladder, slots=settings.slots, draft_k=settings.draft_k, draft_rows=settings.draft_rows
         ),
@@ -186,9 +186,9 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
         slots=settings.slots,
         slot_pages=settings.slot_pages,
         longest=max(settings.draft_k, 1),
-        progress=progress,
         room=room,
     )
+    programs = Programs(Blueprint(network, sizes=sizes), progress=progress)
     plan = replace(plan, temporaries=programs.temporaries)
     plan.check()
     progress(f"memory: {plan}")

@@ -12,31 +12,19 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float32, Int32
 
-from deployments.lm.cache.layout import CacheShape, RecurrentState
-from deployments.lm.decoder import Decoder
+from deployments.lm.cache.layout import RecurrentState
 from deployments.lm.program_text import program_fingerprint
-from deployments.lm.recurrence import SEGMENT_FIELDS
 from deployments.lm.sampling.logprobs import LogProbs
-from deployments.verifier.ladder import Ladder
+from deployments.verifier.blueprint import Blueprint
 from deployments.verifier.packing import PackedWindow
-from deployments.verifier.states import StateRoom
 from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
-    EMIT_FLOATS,
-    EMIT_INTS,
-    ROW_FIELDS,
-    TILE_FIELDS,
     BodyInput,
-    EmitExtras,
     EmitInput,
     Emitted,
     Rung,
-    body,
-    emit,
 )
 
 type Progress = Callable[[str], None]
@@ -76,63 +64,27 @@ class Launched:
 class Programs:
     """Every program of a verifier, and the device state they share.
 
-    Args:
-        slots: the most chains in a window.
-        slot_pages: the length of a slot's page table.
-        longest: the most drafts in a chain.
-        room: of the states of recurrent layers; `None` where there are none.
-
     Attributes:
+        slot_pages, room: as in `blueprint.Sizes`.
         fingerprint: of what all of them compute, as they were lowered.
     """
 
     fingerprint: str
 
-    def __init__(
-        self,
-        network: Decoder,
-        *,
-        ladder: Ladder,
-        shape: CacheShape,
-        cache_dtype: jnp.dtype,
-        slots: int,
-        slot_pages: int,
-        longest: int,
-        progress: Progress,
-        room: StateRoom | None = None,
-    ) -> None:
-        self.ladder = ladder
-        self.shape = shape
-        self.slot_pages = slot_pages
-        self.room = room
-        self._cache_dtype = cache_dtype
-        graph, state = nnx.split(network)
-        # A flat list: the nested state is taken apart in Python, in every call, which takes longer than the dispatch.
-        self._weights, structure = jax.tree.flatten(state)
-
-        def rebuilt(weights: list[Array]) -> Decoder:
-            return nnx.merge(graph, jax.tree.unflatten(structure, weights))
-
-        self._rebuilt = rebuilt
-        self._cache = shape.zeros(cache_dtype)
-
-        def run_body(weights: list[Array], cache: Any, window: BodyInput) -> Any:
-            hidden, cache = body(rebuilt(weights), cache, window)
-            # Every rung hands on the same shape, so that one `emit` serves them all.
-            return jnp.pad(hidden, ((0, most_rows - hidden.shape[0]), (0, 0))), cache
-
-        def run_emit(weights: list[Array], hidden: Array, request: EmitInput, extras: EmitExtras) -> Any:
-            return emit(rebuilt(weights), hidden, request, extras, longest=longest)
-
+    def __init__(self, blueprint: Blueprint, /, *, progress: Progress) -> None:
+        sizes = blueprint.sizes
+        self.ladder = sizes.ladder
+        self.shape = sizes.shape
+        self.slot_pages = sizes.slot_pages
+        self.room = sizes.room
+        self._blueprint = blueprint
+        self._weights = blueprint.weights
+        self._cache = sizes.shape.zeros(sizes.cache_dtype)
         self._extras = ExtrasSupply(
-            sizes=ladder.emits, slots=slots, context=slot_pages * shape.page_size, longest=longest
+            sizes=sizes.ladder.emits, slots=sizes.slots, context=sizes.context, longest=sizes.longest
         )
-        most_rows = ladder.widest.rows
-        self._hidden = jax.ShapeDtypeStruct((most_rows, network.config.width), jnp.float32)
         self._zeroed = jax.jit(_zeros_like, donate_argnums=0, keep_unused=True).lower(self._cache).compile()
-        self._body, self._emit = self._compile(
-            jax.jit(run_body, donate_argnums=1), jax.jit(run_emit), progress=progress
-        )
+        self._body, self._emit = self._compile(progress)
 
     def launch(self, window: PackedWindow, /) -> Launched:
         """Sends one window off and returns at once; windows run in the order in which they were sent off."""
@@ -166,12 +118,7 @@ class Programs:
 
     def compile_head(self, rows: int, /) -> Head:
         """The head without the sampler, from all hidden rows and `rows` row numbers to logits; for measurements."""
-
-        def run_head(weights: list[Array], hidden: Array, numbers: Array) -> Array:
-            return self._rebuilt(weights).logits(hidden[numbers])
-
-        weights = jax.tree.map(_struct, self._weights)
-        compiled = jax.jit(run_head).lower(weights, self._hidden, _placeholder(rows)).compile()
+        compiled = self._blueprint.head(rows).compile()
         return lambda hidden, numbers: cast(Array, compiled(self._weights, hidden, numbers))
 
     @property
@@ -198,21 +145,10 @@ class Programs:
             # A window that failed took the cache along, or left its error there. What is left is given back first:
             # there may be no room for two.
             self._cache = ()
-            self._cache = self.shape.zeros(self._cache_dtype)
+            self._cache = self.shape.zeros(self._blueprint.sizes.cache_dtype)
 
-    def _compile(self, run_body: Any, run_emit: Any, *, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
-        weights, cache = jax.tree.map(_struct, (self._weights, self._cache))
-        bodies = {
-            rung: run_body.lower(weights, cache, _body_struct(rung, self.slot_pages, room=self.room))
-            for rung in self.ladder.rungs
-        }
-        emits = {
-            size: run_emit.lower(
-                weights, self._hidden, _emit_struct(size), jax.tree.map(_struct, self._extras.none(size))
-            )
-            for size in self.ladder.emits
-        }
-        jobs: dict[Any, Any] = {**bodies, **emits}
+    def _compile(self, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
+        jobs = self._blueprint.all_lowered()
         self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
         done: dict[Any, Any] = {}
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -221,7 +157,7 @@ class Programs:
             ):
                 done[key] = compiled
                 progress(f"compiled {number} of {len(jobs)} programs")
-        return {rung: done[rung] for rung in bodies}, {size: done[size] for size in emits}
+        return {rung: done[rung] for rung in self.ladder.rungs}, {size: done[size] for size in self.ladder.emits}
 
 
 def _zeros_like(cache: Any) -> Any:
@@ -244,23 +180,3 @@ def _fetched(emitted: Emitted, *, wants_logprobs: bool) -> WindowResult:
 def _temporaries(program: Any) -> int:
     counted = program.memory_analysis()
     return 0 if counted is None else int(counted.temp_size_in_bytes)
-
-
-def _struct(x: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-def _placeholder(*shape: int, dtype: DTypeLike = jnp.int32) -> Any:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def _body_struct(rung: Rung, slot_pages: int, *, room: StateRoom | None) -> BodyInput:
-    return BodyInput(
-        rows=_placeholder(rung.rows, ROW_FIELDS),
-        tiles=_placeholder(rung.tiles, TILE_FIELDS + slot_pages),
-        recurrence=None if room is None else _placeholder(room.segments * SEGMENT_FIELDS + rung.rows),
-    )
-
-
-def _emit_struct(size: int) -> EmitInput:
-    return EmitInput(ints=_placeholder(size, EMIT_INTS), floats=_placeholder(size, EMIT_FLOATS, dtype=jnp.float32))

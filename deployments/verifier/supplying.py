@@ -18,6 +18,18 @@ from deployments.verifier.window import EmitExtras
 _FEWEST, _STEP = 4, 4
 
 
+def extras_shapes(size: int, /, *, slots: int, context: int, longest: int) -> EmitExtras:
+    """What a draw of `size` rows takes, without its values."""
+    most = slots * most_blocks(context=context, longest=longest)
+    nothing = no_shaping(size)
+    shapes: Any = EmitExtras(
+        rows=jax.ShapeDtypeStruct(nothing.shape, nothing.dtype),
+        blocks=jax.ShapeDtypeStruct((most, BLOCK_FIELDS), jnp.int32),
+        numbers=jax.ShapeDtypeStruct((2,), jnp.int32),
+    )
+    return shapes
+
+
 class ExtrasSupply:
     """Makes `EmitExtras` of one shape per size of the draw.
 

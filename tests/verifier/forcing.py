@@ -14,6 +14,7 @@ from deployments.lm.kernels.native import choose_kernels
 from deployments.lm.models.load import load_network
 from deployments.lm.quant.linear import Precision
 from deployments.messages.generation import GenerateRequest
+from deployments.verifier.blueprint import Blueprint, Sizes
 from deployments.verifier.ladder import Ladder, build_rungs
 from deployments.verifier.packing import pack
 from deployments.verifier.plan import Span, StepPlan
@@ -39,17 +40,16 @@ def programs_for(model: Decoder, *, precision: Precision, rows: int, context: in
         states=0 if room is None else room.states,
         pending=0 if room is None else room.pending,
     )
-    return Programs(
-        model,
+    sizes = Sizes(
         ladder=Ladder(rungs=build_rungs((rows,), slots=1), emits=()),
         shape=shape,
         cache_dtype=precision.cache_dtype,
         slots=1,
         slot_pages=slot_pages,
         longest=1,
-        progress=lambda text: None,
         room=room,
     )
+    return Programs(Blueprint(model, sizes=sizes), progress=lambda text: None)
 
 
 def forced(programs: Programs, tokens: Sequence[int], /) -> Iterator[tuple[int, int, Array]]:
