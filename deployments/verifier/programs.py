@@ -3,9 +3,7 @@
 Holds the weights and the cache; knows no requests.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +15,9 @@ from jaxtyping import Array, Bool, Float32, Int32
 from deployments.lm.cache.layout import RecurrentState
 from deployments.lm.program_text import program_fingerprint
 from deployments.lm.sampling.logprobs import LogProbs
+from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
+from deployments.verifier.compiling import Unbuilt, compile_all, temporaries
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
@@ -124,7 +124,7 @@ class Programs:
     @property
     def temporaries(self) -> int:
         """Bytes the hungriest program takes beside weights and cache, as its compiler counted them."""
-        return max(_temporaries(program) for program in (*self._body.values(), *self._emit.values()))
+        return max(temporaries(program) for program in (*self._body.values(), *self._emit.values()))
 
     def page(self, number: int, /, *, layer: int) -> Array:
         """One page of one layer with attention; for proofs."""
@@ -150,13 +150,14 @@ class Programs:
     def _compile(self, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
         jobs = self._blueprint.all_lowered()
         self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
-        done: dict[Any, Any] = {}
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for number, (key, compiled) in enumerate(
-                zip(jobs, pool.map(lambda job: job.compile(), jobs.values()), strict=True), start=1
-            ):
-                done[key] = compiled
-                progress(f"compiled {number} of {len(jobs)} programs")
+        done: dict[Any, Any] = compile_all(jobs, progress=progress)
+        # Everything is proved against the smallest, and can do with them alone.
+        for needed in (self.ladder.rungs[0], *self.ladder.emits[:1]):
+            if isinstance(done[needed], Unbuilt):
+                raise ConfigError(
+                    f"this device cannot run the model: of the smallest window {done[needed].reason}; "
+                    "try another verifier.precision or verifier.kernels"
+                )
         return {rung: done[rung] for rung in self.ladder.rungs}, {size: done[size] for size in self.ladder.emits}
 
 
@@ -175,8 +176,3 @@ def _fetched(emitted: Emitted, *, wants_logprobs: bool) -> WindowResult:
         scores=np.asarray(emitted.scores),
         logprobs=jax.tree.map(np.asarray, emitted.logprobs) if wants_logprobs else None,
     )
-
-
-def _temporaries(program: Any) -> int:
-    counted = program.memory_analysis()
-    return 0 if counted is None else int(counted.temp_size_in_bytes)
