@@ -13,6 +13,7 @@ from deployments.drafter.deployment import DrafterServer
 from deployments.ingress.deployment import IngressServer
 from deployments.tokenizer.deployment import TokenizerServer
 from deployments.verifier.deployment import VerifierServer
+from serve_app.chip_placement import actor_options
 from serve_app.config import AppConfig, OffConfig
 from serve_app.gating.gatekeeper import StoreGatekeeper
 from serve_app.metrics import ReplicaMetrics
@@ -53,7 +54,7 @@ def build(config: AppConfig) -> Application:
 
 def _bind_drafter(config: AppConfig, *, metrics: ReplicaMetrics) -> Application | None:
     section = config.drafter
-    if isinstance(section, OffConfig):
+    if isinstance(section, OffConfig) or config.chip is not None:
         return None
     bound: Application = _deployment(DrafterServer, name="drafter", placement=section).bind(
         strategy=section.strategy(draft_k=config.verifier.draft_k),
@@ -74,5 +75,5 @@ def _deployment(cls: type, *, name: str, placement: Placement, tpus: int = 0) ->
         health_check_timeout_s=30.0,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=5.0,
-        ray_actor_options={"num_cpus": placement.cpus, "resources": {"TPU": tpus} if tpus else {}},
+        ray_actor_options=actor_options(cpus=placement.cpus, chips=tpus),
     )

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from deployments.messages.errors import ConfigError
+from deployments.verifier.live_gain import GainSpan
+from serve_app.gating.lost_gain import OnLostGain
 from serve_app.gating.opening import StoreSettings, open_store
 from serve_app.gating.policy import LEAST_GAIN, Order
 from serve_app.gating.redis_link import TlsFiles
@@ -23,6 +25,8 @@ class GatesConfig(Section):
         ca_file, cert_file, key_file: certificates for `rediss://`, on the machines of the verifiers.
         auto_order: how `auto` chooses among kinds that passed.
         least_gain: the smallest measured ratio that counts as faster.
+        on_lost_gain: what a verifier does when it finds the gain on record gone for good: `warn`, or `stop` drafting.
+        lost_gain_windows, lost_gain_seconds: over how many windows with drafts, and how long, it looks each time.
     """
 
     store: str = f"file:{Path.home() / '.cache' / 'outrider' / 'gates.yaml'}"
@@ -33,6 +37,9 @@ class GatesConfig(Section):
     key_file: str = ""
     auto_order: Order = Order.DOCUMENTS
     least_gain: float = Field(default=LEAST_GAIN, ge=1.0)
+    on_lost_gain: OnLostGain = OnLostGain.WARN
+    lost_gain_windows: PositiveInt = GainSpan.windows
+    lost_gain_seconds: PositiveFloat = GainSpan.seconds
 
     @model_validator(mode="after")
     def _names_a_store(self) -> Self:
@@ -43,6 +50,10 @@ class GatesConfig(Section):
         except ConfigError as error:
             raise ValueError(f"gates.store: {error}") from error
         return self
+
+    def gain_span(self) -> GainSpan:
+        """How long a verifier looks before it judges the gain."""
+        return GainSpan(windows=self.lost_gain_windows, seconds=self.lost_gain_seconds)
 
     def store_settings(self) -> StoreSettings:
         """Which store, with its password. Raises `ConfigError` when that cannot be had."""

@@ -19,8 +19,8 @@ from deployments.ingress.endpoint import Door
 from deployments.ingress.errors import FieldError, MethodNotAllowed, NoSuchRoute, shape_of
 from deployments.ingress.exchange import Exchange
 from deployments.ingress.facts import Facts, FactSource
-from deployments.ingress.gates import gates_page
 from deployments.ingress.gathering import Gatherer
+from deployments.ingress.operations import Operations
 from deployments.ingress.planning import Plan, Planner
 from deployments.ingress.reading import read_chat, read_completion
 from deployments.ingress.schemas import GenerationBody
@@ -61,6 +61,7 @@ def build_api(
         counters=counters,
         timeout_s=settings.gather_timeout_s,
     )
+    operations = Operations(verifier=verifier, timeout_s=settings.gather_timeout_s)
     door = Door(settings=settings, counters=counters)
     routes: list[BaseRoute] = [
         Route("/v1/chat/completions", door.closed(generation.chat, route="chat"), methods=["POST"]),
@@ -68,7 +69,8 @@ def build_api(
         Route("/v1/models", door.closed(service.models, route="models"), methods=["GET"]),
         Route("/v1/models/{model:path}", door.closed(service.model, route="model"), methods=["GET"]),
         Route("/health", door.open(service.health, route="health"), methods=["GET"]),
-        Route("/admin/gates", door.guarded(service.gates, route="gates"), methods=["GET"]),
+        Route("/admin/gates", door.guarded(operations.gates, route="gates"), methods=["GET"]),
+        Route("/admin/profile", door.guarded(operations.profile, route="profile"), methods=["POST"]),
         Route("/metrics", door.open(service.metrics, route="metrics"), methods=["GET"]),
     ]
     api = Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _unforeseen})
@@ -180,15 +182,6 @@ class _Service:
         except Exception as error:
             raise Unavailable("The verifier or the tokenizer does not answer; try again in a moment.") from error
         await exchange.respond_json({"status": "ok"})
-
-    async def gates(self, exchange: Exchange, _: bytes, /) -> None:
-        """What the gates say about every replica of the verifier that answers."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                reports = await self._verifier.gates()
-        except TimeoutError:
-            raise Unavailable("The verifier does not answer; try again in a moment.") from None
-        await exchange.respond_json(gates_page(reports))
 
     async def metrics(self, exchange: Exchange, _: bytes, /) -> None:
         page = await self._gatherer.page(self._sources())

@@ -167,6 +167,11 @@ class VerifierClient:
     async def gates(self) -> list[GateReport]:
         return await gathered(self._handle, method="gates", part="verifier")
 
+    async def profile(self, seconds: float, /) -> bytes:
+        with translated("verifier"):
+            archive: bytes = await self._handle.options(method_name="profile").remote(seconds)
+        return archive
+
     async def metrics(self) -> list[str]:
         return await gathered(self._handle, method="metrics", part="verifier")
 

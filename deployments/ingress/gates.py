@@ -15,6 +15,8 @@ def gates_page(reports: Sequence[GateReport], /) -> dict[str, Any]:
 
 def _replica(report: GateReport) -> dict[str, Any]:
     rule: dict[str, Any] = msgspec.to_builtins(report.rule)
+    # Candidates show it, with the record it is from.
+    del rule["expected"]
     return {
         "object": "gates",
         "schema": report.schema,
@@ -22,4 +24,6 @@ def _replica(report: GateReport) -> dict[str, Any]:
         **rule,
         "candidates": list(report.candidates),
         "store": report.store,
+        "live": msgspec.to_builtins(report.live),
+        "gains_lost": report.gains_lost,
     }

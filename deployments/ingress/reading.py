@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from deployments.ingress.errors import FieldError
 from deployments.ingress.parameters import CHAT, COMPLETION, MESSAGE, STREAM_OPTIONS, settle, unsupported
-from deployments.ingress.schemas import ChatBody, CompletionBody, GenerationBody
+from deployments.ingress.schemas import ChatBody, CompletionBody, GenerationBody, ProfileBody
 
 _MAX_NAME = 80
 
@@ -34,6 +34,11 @@ def read_completion(body: bytes, /) -> CompletionBody:
     if request.best_of not in (None, request.choices_per_prompt):
         raise unsupported("best_of")
     return request
+
+
+def read_profile(body: bytes, /) -> ProfileBody:
+    """Raises `FieldError` for anything but a wish for a trace; an empty body is one."""
+    return _validated(ProfileBody, fields=_json_object(body) if body.strip() else {})
 
 
 def _json_object(body: bytes, /) -> dict[str, Any]:

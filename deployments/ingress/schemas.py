@@ -218,3 +218,9 @@ class CompletionBody(GenerationBody):
     @property
     def choices(self) -> int:
         return self.choices_per_prompt * len(self.prompt)
+
+
+class ProfileBody(_Strict):
+    """`POST /admin/profile`."""
+
+    seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 2.0

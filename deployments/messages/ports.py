@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.messages.drafting import DrafterEndpoint
-from deployments.messages.gates import GateReport, ProgramFacts, SpeculationRule
+from deployments.messages.gates import GateReport, LiveGain, ProgramFacts, SpeculationRule
 from deployments.messages.generation import (
     ChatTurn,
     EncodedPrompt,
@@ -32,6 +32,9 @@ class GateWatch(Protocol):
 
     def report(self) -> GateReport:
         """The rule and what it follows from; never waits."""
+
+    def gain_found(self, found: LiveGain, /) -> None:
+        """Told by the verifier after every span of windows it has looked at; the rule may be another afterwards."""
 
     def close(self) -> None:
         """Stops watching; the rule stays."""
@@ -73,6 +76,13 @@ class VerifierPort(Protocol):
 
     async def gates(self) -> list[GateReport]:
         """What the gates say about each replica."""
+
+    async def profile(self, seconds: float, /) -> bytes:
+        """A trace of one replica for so long, as a gzipped archive.
+
+        Raises:
+            Unavailable: one is being taken, or no replica is there.
+        """
 
     async def metrics(self) -> list[str]: ...
 

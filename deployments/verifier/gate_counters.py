@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from deployments.messages.gates import GateReport
 from deployments.messages.metrics import MetricKind, Metrics, MetricSpec
 from deployments.messages.ports import GateWatch
 
@@ -27,6 +28,28 @@ GATE_METRICS: tuple[MetricSpec, ...] = (
         name="gate_stop_above",
         kind=MetricKind.GAUGE,
         help="The most active slots with drafts; the number of slots where there is no such limit.",
+    ),
+    MetricSpec(
+        name="gate_gain_lost",
+        kind=MetricKind.COUNTER,
+        help="Times that the gain on record was found, by the windows that serve, to be gone for good.",
+    ),
+    MetricSpec(name="gate_gain_is_lost", kind=MetricKind.GAUGE, help="1 from then until it is back."),
+    MetricSpec(
+        name="gate_live_gain",
+        kind=MetricKind.GAUGE,
+        help="How many times as fast as plain decoding drafts made the last span of windows; 0 before there is one.",
+    ),
+    MetricSpec(name="gate_recorded_gain", kind=MetricKind.GAUGE, help="The same on record, at the load of that span."),
+    MetricSpec(
+        name="gate_live_tokens_per_round",
+        kind=MetricKind.GAUGE,
+        help="Tokens a window gave a request with drafts in it, in the last span.",
+    ),
+    MetricSpec(
+        name="gate_recorded_tokens_per_round",
+        kind=MetricKind.GAUGE,
+        help="The same on record, at the load of that span.",
     ),
     MetricSpec(
         name="gate_store_state",
@@ -82,9 +105,19 @@ class GateGauges:
         self._choose("gate_state", chosen=rule.state, among=STATES)
         self._reasons.add(rule.reason)
         self._choose("gate_reason", chosen=rule.reason, among=tuple(self._reasons))
+        self._show_gain(report)
         if report.store:
             self._choose("gate_store_state", chosen=report.store["state"], among=STORE_STATES)
             self._count(report.store)
+
+    def _show_gain(self, report: GateReport) -> None:
+        self._grow("gate_gain_lost", total=float(report.gains_lost))
+        live = report.live
+        self._metrics.set("gate_gain_is_lost", value=live is not None and live.is_lost)
+        if live is not None:
+            for name, figures in (("live", live.found), ("recorded", live.recorded)):
+                self._metrics.set(f"gate_{name}_gain", value=figures.gain)
+                self._metrics.set(f"gate_{name}_tokens_per_round", value=figures.tokens_per_round)
 
     def _choose(self, name: str, *, chosen: str, among: tuple[str, ...]) -> None:
         for each in among:
@@ -92,7 +125,10 @@ class GateGauges:
 
     def _count(self, store: dict[str, Any]) -> None:
         for field, name in _COUNTED.items():
-            grown = store[field] - self._counted.get(name, 0)
-            if grown > 0:
-                self._metrics.add(name, amount=grown)
-                self._counted[name] = store[field]
+            self._grow(name, total=float(store[field]))
+
+    def _grow(self, name: str, *, total: float) -> None:
+        grown = total - self._counted.get(name, 0)
+        if grown > 0:
+            self._metrics.add(name, amount=grown)
+            self._counted[name] = total

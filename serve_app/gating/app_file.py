@@ -1,5 +1,6 @@
 """Reads the configuration of an application from the file it is deployed with. Knows the shapes such files have."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from serve_app.gating.store import GateStore
 _BUILDER = "serve_app.app:build"
 
 
-def read_app_config(path: Path | None, /, *, model: str | None = None) -> AppConfig:
+def read_app_config(
+    path: Path | None, /, *, model: str | None = None, verifier: Mapping[str, object] | None = None
+) -> AppConfig:
     """The configuration in a file, or the default one.
 
     Args:
-        path: the settings themselves, a Serve config file, or a RayService manifest.
+        path: the settings themselves, a Serve config file, or a RayService manifest, alone or among others.
         model: takes the place of the one in the file.
+        verifier: settings of the verifier that take the place of those in the file.
 
     Raises:
         ConfigError: the file cannot be read, or holds no configuration.
@@ -27,6 +31,9 @@ def read_app_config(path: Path | None, /, *, model: str | None = None) -> AppCon
     settings = {} if path is None else _settings(path)
     if model is not None:
         settings = {**settings, "model": model}
+    in_file = settings.get("verifier") or {}
+    if verifier and isinstance(in_file, dict):
+        settings = {**settings, "verifier": {**in_file, **verifier}}
     try:
         return AppConfig.model_validate(settings)
     except ValidationError as error:
@@ -64,7 +71,7 @@ def open_gates(config: AppConfig, /, *, url: str = "") -> GateStore:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        found = _document(path)
         inner = _at(found, "spec", "serveConfigV2")
         if isinstance(inner, str):
             found = yaml.load(inner, Loader=yaml.CSafeLoader)
@@ -83,6 +90,17 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} has args that are no settings")
     return settings
+
+
+def _document(path: Path) -> Any:
+    """What the file holds; of several documents the one that deploys something."""
+    documents = [each for each in yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) if each]
+    if len(documents) <= 1:
+        return documents[0] if documents else None
+    deploying = [each for each in documents if _at(each, "spec", "serveConfigV2") is not None]
+    if len(deploying) != 1:
+        raise ConfigError(f"{path} has {len(deploying)} documents with a serveConfigV2; there must be one")
+    return deploying[0]
 
 
 def _at(value: Any, *names: str) -> Any:

@@ -13,6 +13,8 @@ from deployments.messages.errors import ConfigError
 
 if TYPE_CHECKING:
     # Whoever asks another command waits for none of it.
+    from serve_app.config import AppConfig
+    from serve_app.gating.here import Here
     from serve_app.gating.store import GateStore
 
 app = typer.Typer(no_args_is_help=True, help="Measure whether speculation is exact and pays here, and rule over it.")
@@ -20,6 +22,15 @@ app = typer.Typer(no_args_is_help=True, help="Measure whether speculation is exa
 Model = Annotated[str | None, typer.Argument(help="In place of the model in the configuration.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="The deployment's own settings: a config file or a manifest.")
+]
+Context = Annotated[int | None, typer.Option("--ctx", min=8, help="As for `outrider run`: verifier.context.")]
+PrecisionName = Annotated[
+    Literal["int8", "int8-plain", "w8a16", "bf16", "f32"] | None,
+    typer.Option("--precision", help="As for `outrider run`: verifier.precision."),
+]
+DraftK = Annotated[int | None, typer.Option(min=1, max=8, help="As for `outrider run`: verifier.draft_k.")]
+BatchSlots = Annotated[
+    int | None, typer.Option("--verifier-slots", min=1, help="`--slots` of `outrider run`: verifier.slots.")
 ]
 Store = Annotated[str, typer.Option(help="file:PATH or redis://HOST; by default the configuration's.")]
 Kind = Annotated[str, typer.Option(help="Only this kind of drafter.")]
@@ -33,6 +44,10 @@ def run_checks(
     model: Model = None,
     *,
     config: ConfigFile = None,
+    context: Context = None,
+    precision: PrecisionName = None,
+    draft_k: DraftK = None,
+    verifier_slots: BatchSlots = None,
     kinds: Annotated[str, typer.Option(help="Kinds of drafters, with commas.")] = "ngram",
     slots: Annotated[str, typer.Option(help="Numbers of active slots to measure, with commas.")] = "1,2,4,8,16,32",
     store: Store = "",
@@ -57,7 +72,8 @@ def run_checks(
             is_quick=quick,
             plot=plot,
         )
-        settings = read_app_config(config, model=model)
+        verifier = _verifier(context=context, precision=precision, draft_k=draft_k, slots=verifier_slots)
+        settings = read_app_config(config, model=model, verifier=verifier)
         for kind in options.kinds:
             settings = with_drafter(settings, kind=kind)
         check_options(options, slots=settings.verifier.slots)
@@ -74,19 +90,41 @@ def run_checks(
 
 
 @app.command("list")
-def list_gates(model: Model = None, *, config: ConfigFile = None, store: Store = "") -> None:
-    """List what was measured and forced, and whether it applies here; with a model or --config, to that deployment."""
-    from serve_app.gating.app_file import open_gates, read_app_config, with_drafter
-    from serve_app.gating.here import this_deployment, this_machine
+def list_gates(
+    model: Model = None,
+    *,
+    config: ConfigFile = None,
+    context: Context = None,
+    precision: PrecisionName = None,
+    draft_k: DraftK = None,
+    verifier_slots: BatchSlots = None,
+    service: Annotated[str, typer.Option(metavar="URL", help="Hold records against what runs there.")] = "",
+    admin_keys_file: Annotated[
+        str, typer.Option(help="A file whose first key opens the service's /admin; by default the configuration's.")
+    ] = "",
+    store: Store = "",
+) -> None:
+    """List what was measured and forced, and for each record whether it applies, or which parts of its key differ.
+
+    It is held against the service, if one is given; else against the deployment that a model, --config or other
+    settings describe; else against this machine alone.
+    """
+    from serve_app.gating.app_file import open_gates, read_app_config
+    from serve_app.gating.here import this_machine
     from serve_app.gating.operating import listed, read_gates
 
+    verifier = _verifier(context=context, precision=precision, draft_k=draft_k, slots=verifier_slots)
     with _usage():
-        settings = read_app_config(config, model=model)
+        settings = read_app_config(config, model=model, verifier=verifier)
         opened = open_gates(settings, url=store)
     with closing(opened):
         gates = read_gates(opened)
-    is_asked = model is not None or config is not None
-    here = this_deployment(with_drafter(settings, kind="ngram")) if is_asked else this_machine()
+    if service:
+        here = _service(service, settings=settings, keys_file=admin_keys_file)
+    elif model is not None or config is not None or verifier:
+        here = _deployment(settings)
+    else:
+        here = (this_machine(),)
     print("\n".join(listed(gates, here=here)))
 
 
@@ -163,6 +201,29 @@ def export_gates(*, config: ConfigFile = None, store: Store = "") -> None:
     """Print all gates as YAML, as a file: store or a ConfigMap takes them."""
     with _opened(config, url=store) as opened:
         print(opened.export(), end="")
+
+
+def _verifier(
+    *, context: int | None, precision: str | None, draft_k: int | None, slots: int | None
+) -> dict[str, object]:
+    """Those settings of the verifier that were given."""
+    told = {"context": context, "precision": precision, "draft_k": draft_k, "slots": slots}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _deployment(settings: "AppConfig") -> "tuple[Here, ...]":
+    from serve_app.gating.app_file import with_drafter
+    from serve_app.gating.here import this_deployment
+
+    return (this_deployment(with_drafter(settings, kind="ngram")),)
+
+
+def _service(url: str, *, settings: "AppConfig", keys_file: str) -> "tuple[Here, ...]":
+    from serve_app.gating.there import that_service
+    from serve_app.key_files import read_keys
+
+    keys = read_keys(file=keys_file, env="", what="admin") if keys_file else settings.admin_keys()
+    return that_service(url, keys=keys)
 
 
 @contextmanager

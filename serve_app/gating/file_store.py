@@ -21,7 +21,7 @@ from serve_app.gating.watching import Watching
 
 POLL_S = 0.5
 _LOCK_S = 10.0
-# Between an editor's emptying a file and its filling it.
+# Between an editor's emptying a file, or taking it away, and its filling it.
 _MIDDLE_S, _ATTEMPTS = 0.05, 10
 # A file changed again within a tick of the file system's clock may look the same.
 _UNSETTLED_NS = 2_000_000_000
@@ -179,6 +179,16 @@ class FileStore:
 
 
 def _read(path: Path) -> tuple[_Mark, bytes]:
+    """What is there, now or in a moment. Raises `OSError`."""
+    try:
+        return _read_now(path)
+    except FileNotFoundError:
+        # Kubelet takes the old folder away as its link is swapped, and editors the old file before the new one is there.
+        time.sleep(_MIDDLE_S)
+        return _read_now(path)
+
+
+def _read_now(path: Path) -> tuple[_Mark, bytes]:
     # A pipe in place of the file must not hold up whoever opens it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:

@@ -5,6 +5,7 @@ Runs in the verifier's replica, which it looks at the machine of. Knows stores a
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,9 +14,10 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 from deployments.lm.drafting.build import StrategySettings
-from deployments.messages.gates import GateReport, ProgramFacts, SpeculationRule
+from deployments.messages.gates import GateReport, LiveGain, ProgramFacts, SpeculationRule
 from deployments.messages.ports import GateWatch
 from serve_app.gating.encoding import SCHEMA
+from serve_app.gating.lost_gain import Action, OnLostGain, gain_line, stopped_rule
 from serve_app.gating.opening import StoreSettings, open_store
 from serve_app.gating.policy import LEAST_GAIN, Candidate, Decision, Order, Why, decide, decide_picked
 from serve_app.gating.reporting import described_candidate, described_store
@@ -58,6 +60,7 @@ class GateSettings:
         drafters: in the order of the documents; none where speculation is off.
         reason: why these, for sentences.
         order, least_gain: as in `policy.decide`.
+        on_lost_gain: what to do when drafts gain nothing any more; not where an operator's word alone lets them run.
     """
 
     store: StoreSettings
@@ -66,6 +69,7 @@ class GateSettings:
     reason: str
     order: Order = Order.DOCUMENTS
     least_gain: float = LEAST_GAIN
+    on_lost_gain: OnLostGain = OnLostGain.WARN
 
 
 def say_line(line: dict[str, object], /) -> None:
@@ -113,6 +117,9 @@ class FixedWatch:
         """The rule; there is no evidence."""
         return GateReport(schema=SCHEMA, replica=replica_name(), rule=self.rule)
 
+    def gain_found(self, found: LiveGain, /) -> None:
+        """There is no record to hold it against."""
+
     def close(self) -> None:
         """Nothing is watched."""
 
@@ -139,6 +146,11 @@ class StoreWatch:
         self._candidates = candidates
         self._slots = slots
         self._say = say
+        # Two threads make rules: the store's, and the engine's, which must not wait long.
+        self._changing = threading.Lock()
+        self._live: LiveGain | None = None
+        self._is_stopped = False
+        self._gains_lost = 0
         self._gates = store.load()
         # Replaced whole and never changed: whoever reads it, in whatever thread, has one rule.
         self._rule = self._ruled(self._gates)
@@ -150,14 +162,35 @@ class StoreWatch:
 
     def report(self) -> GateReport:
         """The rule, with each candidate's key and what is recorded for it."""
-        gates, rule = self._gates, self._rule
+        with self._changing:
+            gates, rule, live, lost = self._gates, self._rule, self._live, self._gains_lost
         return GateReport(
             schema=SCHEMA,
             replica=replica_name(),
             rule=rule,
             candidates=tuple(described_candidate(each, gates=gates) for each in self._candidates),
             store=described_store(self._store.status()),
+            live=live,
+            gains_lost=lost,
         )
+
+    def gain_found(self, found: LiveGain, /) -> None:
+        """Says so when the gain is gone, or back; where it is asked for, nothing is drafted from then on."""
+        with self._changing:
+            rule, action = self._rule, Action.NONE
+            # The rule is another one since.
+            if rule.kind is None or not rule.expected:
+                return
+            was_lost, self._live = self._live is not None and self._live.is_lost, found
+            if found.is_lost == was_lost:
+                return
+            if found.is_lost:
+                self._gains_lost += 1
+                is_stopping = self._settings.on_lost_gain is OnLostGain.STOP and rule.gated
+                action = Action.STOPPED if is_stopping else Action.WARNED
+            if action is Action.STOPPED:
+                self._is_stopped, self._rule = True, stopped_rule(rule, found=found)
+        self._say(gain_line(found, rule=rule, action=action))
 
     def close(self) -> None:
         """Stops watching; the rule stays."""
@@ -166,8 +199,11 @@ class StoreWatch:
     def _follow(self, change: Change, /) -> None:
         if change.new == self._gates:
             return
-        before, rule = self._rule, self._ruled(change.new)
-        self._gates, self._rule = change.new, rule
+        with self._changing:
+            if self._records(change.new) != self._records(self._gates):
+                self._live, self._is_stopped = None, False
+            before, rule = self._rule, self._ruled(change.new)
+            self._gates, self._rule = change.new, rule
         self._say(
             {
                 "event": "gates",
@@ -192,7 +228,7 @@ class StoreWatch:
             parts.append(_REMEDY)
         if status.state in _TROUBLE:
             parts.append(f"the store of the gates is {status.state.value}: {status.detail}")
-        return SpeculationRule(
+        rule = SpeculationRule(
             kind=decision.kind,
             state=decision.state.value,
             gated=decision.gated,
@@ -201,7 +237,14 @@ class StoreWatch:
             k_by_active_slots=decision.k_by_active_slots,
             stop_above=decision.stop_above,
             revision=decision.revision,
+            expected=decision.expected,
         )
+        return stopped_rule(rule, found=self._live) if self._is_stopped and self._live is not None else rule
+
+    def _records(self, gates: Snapshot) -> list[object]:
+        """What the store says of the candidates, an operator's word included."""
+        keys = [each.key for each in self._candidates if each.key is not None]
+        return [(gates.exactness_for(key.program), gates.profit_for(key), gates.forced_for(key)) for key in keys]
 
     def _decided(self, gates: Snapshot) -> Decision:
         settings = self._settings

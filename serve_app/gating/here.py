@@ -1,57 +1,70 @@
 """What can be known of this machine and a configuration without loading a model, to hold records against.
 
-The other parts of a key, the fingerprint of the programs above all, are known to a running service alone.
+The fingerprint of the programs is known to a running service alone; `there` asks one.
 """
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import msgspec
 
 from deployments.lm.checkpoint.opening import open_checkpoint
+from deployments.lm.kernels.native import choose_kernels, described
+from deployments.lm.models.load import read_config
+from deployments.messages.errors import CheckpointError, ConfigError
+from deployments.verifier.sizing import ModelSettings
 from serve_app.config import AppConfig
 from serve_app.gating.file_hashes import FileHashes
 from serve_app.gating.fingerprints import chip_key, compiler_flags, versions
 from serve_app.gating.keys import ExactnessKey, Key, ProfitKey, differences
-from serve_app.gating.running import HASHES, profit_key
+from serve_app.gating.running import HASHES, drafter_key
 from serve_app.model_fetch import resolve_model
+
+_OF_PAIRINGS = tuple(name for name in ProfitKey.__struct_fields__ if name != "program")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """This machine, and perhaps a configuration.
+    """What records are held against.
 
     Attributes:
+        where: for sentences.
         parts: of an exactness key, by name; those that are not known are left out.
-        config: `None` compares no drafters.
+        pairings: the other parts of a profit key, by kind of drafter; `None` compares no drafters.
     """
 
+    where: str = "here"
     parts: dict[str, Any]
-    config: AppConfig | None = None
+    pairings: dict[str, dict[str, Any]] | None = None
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The parts of a key that are not compared."""
-        return tuple(name for name in ExactnessKey.__struct_fields__ if name not in self.parts)
+        """The parts of keys that are not compared."""
+        names = tuple(name for name in ExactnessKey.__struct_fields__ if name not in self.parts)
+        return (*names, *_OF_PAIRINGS) if self.pairings is None else names
 
     def differences(self, key: Key, /) -> tuple[str, ...]:
-        """What keeps a record from applying here, the record's part first; none as far as can be seen."""
+        """What keeps a record from applying, the record's part first; none as far as can be seen."""
         return differences(key, other=self._in_place_of(key))
 
     def _in_place_of(self, key: Key) -> Key:
         if isinstance(key, ExactnessKey):
             return msgspec.structs.replace(key, **self.parts)
         program = msgspec.structs.replace(key.program, **self.parts)
-        return msgspec.structs.replace(self._pairing(key, program=program), program=program)
+        return msgspec.structs.replace(key, program=program, **self._pairing(key))
 
-    def _pairing(self, key: ProfitKey, *, program: ExactnessKey) -> ProfitKey:
-        choices = () if self.config is None else self.config.drafter_choices()
-        for choice in choices:
-            if choice.kind == key.drafter.kind:
-                return profit_key(program, kind=choice.kind, settings=choice.settings, placement=choice.placement)
-        return key
+    def _pairing(self, key: ProfitKey) -> dict[str, Any]:
+        if self.pairings is None:
+            return {}
+        found = self.pairings.get(key.drafter.kind)
+        if found is None:
+            # Its other parts have nothing to be compared with.
+            kinds = " or ".join(self.pairings) or "none"
+            return {"drafter": msgspec.structs.replace(key.drafter, kind=kinds)}
+        return found
 
 
 def this_machine() -> Here:
@@ -67,16 +80,25 @@ def this_machine() -> Here:
 def this_deployment(config: AppConfig, /, *, hashes: FileHashes | None = None) -> Here:
     """The same, and all that follows from a configuration and the model's files, which are read whole once.
 
+    Native kernels are compiled if they never were, since which they are is a part of the key.
+
     Raises:
         CheckpointError, ConfigError: there is no such model.
-        OSError: a file of the model cannot be read.
     """
+    hashes = hashes or FileHashes(HASHES)
     settings = config.verifier_settings().model
     checkpoint = open_checkpoint(str(resolve_model(config.model)))
+    try:
+        model = hashes.of_all(checkpoint.files)
+    except OSError as error:
+        raise CheckpointError(f"the model cannot be told from others: {error}") from error
     page_size = min(settings.page_size, settings.context)
     most = settings.slots * settings.draft_k
     parts = {
-        "model": (hashes or FileHashes(HASHES)).of_all(checkpoint.files),
+        **this_machine().parts,
+        **_kernels(settings),
+        "model": model,
+        "architecture": read_config(checkpoint).architecture,
         "precision": settings.precision.value,
         "page_size": page_size,
         "context": settings.context,
@@ -88,4 +110,25 @@ def this_deployment(config: AppConfig, /, *, hashes: FileHashes | None = None) -
         "draft_k": settings.draft_k,
         "draft_rows": most if settings.draft_rows is None else min(most, settings.draft_rows),
     }
-    return Here(parts={**this_machine().parts, **parts}, config=config)
+    return Here(parts=parts, pairings=_pairings(config, draft_k=settings.draft_k, hashes=hashes))
+
+
+def _pairings(config: AppConfig, *, draft_k: int, hashes: FileHashes) -> dict[str, dict[str, Any]]:
+    return {
+        choice.kind: {
+            "drafter": drafter_key(
+                kind=choice.kind, settings=choice.settings, placement=choice.placement, hashes=hashes
+            ),
+            "k_max": min(choice.settings.max_k, draft_k),
+        }
+        for choice in config.drafter_choices()
+    }
+
+
+def _kernels(settings: ModelSettings) -> dict[str, str]:
+    """Nothing where they cannot be had, or nobody may look at the chip."""
+    cache = Path(settings.compile_cache or Path.home() / ".cache" / "outrider") / "kernels"
+    try:
+        return {"kernels": described(choose_kernels(settings.kernels, cache=cache)[0])}
+    except (ConfigError, RuntimeError):
+        return {}

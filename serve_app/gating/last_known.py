@@ -1,6 +1,7 @@
 """The gates in force and what happened to their store: the half that stores of all kinds share. Knows no kind of store.
 
-Says each change, each trouble and its end once, however often the store is looked at.
+Says each change, each trouble and its end once, however often the store is looked at. Trouble is said for those who
+watch: who looks once asks for the status.
 """
 
 import hashlib
@@ -58,7 +59,9 @@ class LastKnown:
 
     def watch(self, on_change: OnChange, /) -> None:
         """Has `on_change` told from now on, and of what is known already."""
-        self._on_change = on_change
+        with self._lock:
+            self._on_change = on_change
+            self._say_trouble()
         known = self._snapshot
         if known != Snapshot():
             self._tell(Change(old=Snapshot(), new=known, changes=changes(Snapshot(), new=known)))
@@ -104,10 +107,13 @@ class LastKnown:
             if before is state and is_known:
                 return
             self._count(state, before=before)
-            if state not in _FINE:
-                _log.warning("gates in %s are %s: %s", self.name, state.value, detail)
-            elif before not in (*_FINE, StoreState.UNREAD):
+            self._say_trouble()
+            if state in _FINE and before not in (*_FINE, StoreState.UNREAD):
                 _log.info("gates in %s can be read again", self.name)
+
+    def _say_trouble(self) -> None:
+        if self._on_change is not None and self._state not in (*_FINE, StoreState.UNREAD):
+            _log.warning("gates in %s are %s: %s", self.name, self._state.value, self._detail)
 
     def _count(self, state: StoreState, *, before: StoreState) -> None:
         if self._away_since is not None:

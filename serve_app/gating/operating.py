@@ -1,7 +1,7 @@
 """What operators ask of a store of gates: what is there, whether it applies here, and their own word. No terminal."""
 
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -36,15 +36,15 @@ def read_gates(store: GateStore, /) -> Snapshot:
     return gates
 
 
-def listed(gates: Snapshot, /, *, here: Here) -> Iterator[str]:
-    """A line for each record and for each word of an operator, and whether it applies here."""
+def listed(gates: Snapshot, /, *, here: Sequence[Here]) -> Iterator[str]:
+    """A line for each record and for each word of an operator; below a record, whether it applies to each of `here`."""
     for record in gates.records:
         yield f"{record.id}  {_forced_line(record) if isinstance(record, Forced) else _measured_line(record)}"
         if not isinstance(record, Forced):
-            missing = here.differences(record.key)
-            yield f"{'':18}does not apply here: {', '.join(missing)}" if missing else f"{'':18}{_applies(here)}"
+            yield from (f"{'':18}{_applies(record, here=each)}" for each in here)
     if not gates.records:
         yield "no gates: 'outrider gate run' makes the first ones"
+    yield from _not_compared(here) if gates.exactness or gates.profit else ()
 
 
 def found_record(gates: Snapshot, /, *, name: str) -> Record | Forced:
@@ -109,8 +109,21 @@ def _forced_line(forced: Forced) -> str:
     return f"{forced.at.astimezone(UTC):%Y-%m-%d %H:%M}  {forced.target}: {forced}"
 
 
-def _applies(here: Here) -> str:
-    return f"applies here as far as can be seen without loading; not compared: {', '.join(here.unknown)}"
+def _applies(record: Record, *, here: Here) -> str:
+    missing = here.differences(record.key)
+    if missing:
+        return f"does not apply {here.where}: {', '.join(missing)}"
+    return f"applies {here.where}{' as far as can be seen' if here.unknown else ''}"
+
+
+def _not_compared(here: Sequence[Here]) -> Iterator[str]:
+    unknown = dict.fromkeys(name for each in here for name in each.unknown)
+    if not unknown:
+        return
+    yield f"not compared: {', '.join(unknown)}"
+    if any(each.pairings is None for each in here):
+        yield "  what follows from a configuration is, with a model, --config, or the options of 'outrider run'"
+    yield "  every part is, with --service URL: a running service says its own"
 
 
 def _fingerprint(model: str) -> str:

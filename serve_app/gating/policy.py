@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
-from serve_app.gating.evidence import ProfitEvidence
+from deployments.messages.gates import ExpectedGain
+from serve_app.gating.evidence import ProfitEvidence, ProfitPoint
 from serve_app.gating.keys import ProfitKey
 from serve_app.gating.records import ProfitRecord, Record, Setting, Verdict
 from serve_app.gating.snapshot import Snapshot
@@ -83,6 +84,7 @@ class Decision:
         k_by_active_slots: the most drafts of a request with 1, 2, ... active slots; 0 for none.
         stop_above: the most active slots with drafts; `None` where there is no such limit.
         revision: of the gates it follows from.
+        expected: what was measured, at each number of active slots where it paid and the kind may run.
     """
 
     kind: str | None
@@ -93,6 +95,7 @@ class Decision:
     k_by_active_slots: tuple[int, ...]
     stop_above: int | None
     revision: int
+    expected: tuple[ExpectedGain, ...] = ()
 
     def k_for(self, active: int, /) -> int:
         """The most drafts of a request with so many active slots."""
@@ -136,7 +139,7 @@ def decide(
     if order is Order.FASTEST:
         running.sort(key=lambda each: -each.gain)
     running.sort(key=lambda each: each.why is not Why.FORCED_ON)
-    return _decided(running[0], slots=slots, revision=gates.revision)
+    return _decided(running[0], gates=gates, slots=slots, least_gain=least_gain)
 
 
 def decide_picked(gates: Snapshot, /, *, candidate: Candidate, slots: int, least_gain: float = LEAST_GAIN) -> Decision:
@@ -148,14 +151,14 @@ def decide_picked(gates: Snapshot, /, *, candidate: Candidate, slots: int, least
     if judged.why in (Why.NOT_APPLICABLE, Why.INEXACT, Why.DISABLED_BY_OPERATOR):
         return _nothing([judged], slots=slots, revision=gates.revision)
     if judged.may_run or candidate.key is None:
-        return _decided(judged, slots=slots, revision=gates.revision)
+        return _decided(judged, gates=gates, slots=slots, least_gain=least_gain)
     picked = replace(
         judged,
         why=Why.PICKED,
         sentence=f"picked by hand; {judged.sentence}",
         limits=_unlimited(candidate.key, slots=slots),
     )
-    decision = _decided(picked, slots=slots, revision=gates.revision)
+    decision = _decided(picked, gates=gates, slots=slots, least_gain=least_gain)
     return replace(decision, state=_STATES.get(judged.why, State.FORCED), reason=judged.why)
 
 
@@ -169,12 +172,39 @@ def limits(evidence: ProfitEvidence, /, *, slots: int, k_max: int, least_gain: f
 
 def _at(evidence: ProfitEvidence, *, active: int) -> tuple[float, int]:
     """Gain and K at a number of active slots; 0 and 0 beyond what was measured."""
+    beside = _beside(evidence, active=active)
+    if not beside:
+        return 0.0, 0
+    return min(point.ratio.median for point in beside), min(point.k for point in beside)
+
+
+def _beside(evidence: ProfitEvidence, *, active: int) -> list[ProfitPoint]:
+    """What was measured next to a number of active slots, on either side; nothing beyond what was measured."""
     below = [point for point in evidence.points if point.active <= active][-1:]
     above = [point for point in evidence.points if point.active >= active][:1]
-    if not below or not above:
-        return 0.0, 0
-    beside = below + above
-    return min(point.ratio.median for point in beside), min(point.k for point in beside)
+    return below + above if below and above else []
+
+
+def _expected(record: ProfitRecord | None, /, *, allowed: Sequence[int], least_gain: float) -> tuple[ExpectedGain, ...]:
+    if record is None or not record.has_passed:
+        return ()
+    slots = len(allowed)
+    paying = limits(record.evidence, slots=slots, k_max=record.key.k_max, least_gain=least_gain)
+    found = []
+    for active in range(1, slots + 1):
+        beside = _beside(record.evidence, active=active)
+        # A record without this cannot be compared with windows.
+        if allowed[active - 1] and paying[active - 1] and all(point.plain_window_ms for point in beside):
+            found.append(
+                ExpectedGain(
+                    active=active,
+                    gain=min(point.ratio.median for point in beside),
+                    tokens_per_round=min(point.tokens_per_round for point in beside),
+                    plain_window_ms=max(point.plain_window_ms for point in beside),
+                    window_ms=max(point.window_ms for point in beside),
+                )
+            )
+    return tuple(found)
 
 
 def _judge(gates: Snapshot, *, candidate: Candidate, slots: int, least_gain: float) -> _Judged:
@@ -234,9 +264,11 @@ def _unlimited(key: ProfitKey, *, slots: int) -> tuple[int, ...]:
     return (key.k_max,) * slots
 
 
-def _decided(chosen: _Judged, *, slots: int, revision: int) -> Decision:
+def _decided(chosen: _Judged, *, gates: Snapshot, slots: int, least_gain: float) -> Decision:
     drafting = [active for active, k in enumerate(chosen.limits, start=1) if k]
     most = drafting[-1] if drafting else 0
+    key = chosen.candidate.key
+    profit = None if key is None else gates.profit_for(key)
     return Decision(
         kind=chosen.candidate.kind,
         state=_STATES[chosen.why],
@@ -245,7 +277,8 @@ def _decided(chosen: _Judged, *, slots: int, revision: int) -> Decision:
         gated=chosen.why is Why.PASSED,
         k_by_active_slots=chosen.limits,
         stop_above=None if most == slots else most,
-        revision=revision,
+        revision=gates.revision,
+        expected=_expected(profit, allowed=chosen.limits, least_gain=least_gain),
     )
 
 

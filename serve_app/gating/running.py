@@ -72,13 +72,20 @@ def profit_key(
     Raises:
         OSError: a file of the drafter cannot be read.
     """
-    files = {"path": (Path(settings.path),)} if isinstance(settings, OracleSettings) else {}
-    fingerprint = drafter_fingerprint(settings, hashes=hashes or FileHashes(HASHES), files=files)
     return ProfitKey(
         program=program,
-        drafter=DrafterKey(kind=kind, fingerprint=fingerprint, placement=placement),
+        drafter=drafter_key(kind=kind, settings=settings, placement=placement, hashes=hashes),
         k_max=min(settings.max_k, program.draft_k),
     )
+
+
+def drafter_key(
+    *, kind: str, settings: StrategySettings, placement: str = "remote", hashes: FileHashes | None = None
+) -> DrafterKey:
+    """The key of a drafter, whatever it drafts for; see `profit_key`."""
+    files = {"path": (Path(settings.path),)} if isinstance(settings, OracleSettings) else {}
+    fingerprint = drafter_fingerprint(settings, hashes=hashes or FileHashes(HASHES), files=files)
+    return DrafterKey(kind=kind, fingerprint=fingerprint, placement=placement)
 
 
 def _model(facts: ProgramFacts, *, hashes: FileHashes) -> str:

@@ -163,6 +163,10 @@ class FakeVerifier:
         await self._reachable()
         return self.reports
 
+    async def profile(self, seconds: float, /) -> bytes:
+        await self._reachable()
+        return f"{seconds} s".encode()
+
     async def metrics(self) -> list[str]:
         await self._reachable()
         return self.pages

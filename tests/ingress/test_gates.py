@@ -9,7 +9,7 @@ from deployments.ingress.auth import key_digest
 from deployments.ingress.gates import gates_page
 from deployments.ingress.settings import IngressSettings
 from deployments.messages.errors import Unavailable
-from deployments.messages.gates import GateReport, SpeculationRule
+from deployments.messages.gates import GainFigures, GateReport, LiveGain, SpeculationRule
 from tests.ingress.conftest import Serve, error_of
 
 SETTINGS = IngressSettings(
@@ -18,6 +18,17 @@ SETTINGS = IngressSettings(
 FORCED = SpeculationRule(
     kind="ngram", state="forced", gated=False, reason="forced_on", sentence="forced on by alice", k_by_active_slots=(7,)
 )
+FIGURES = GainFigures(gain=0.8, tokens_per_round=1.2, plain_window_ms=20.0, window_ms=26.0)
+LIVE = LiveGain(
+    windows=900,
+    drafted_windows=500,
+    seconds=60.0,
+    plain_windows="seen",
+    wait_ms=0.4,
+    found=FIGURES,
+    recorded=FIGURES,
+    is_lost=True,
+)
 REPORTS = [
     GateReport(
         schema=1,
@@ -25,6 +36,8 @@ REPORTS = [
         rule=FORCED,
         candidates=({"kind": "ngram", "exactness": None, "profit": None, "forced": {"by": "alice"}},),
         store={"state": "current", "parse_errors": 0},
+        live=LIVE,
+        gains_lost=1,
     )
     for name in ("b", "a")
 ]
@@ -46,6 +59,9 @@ async def test_every_replica_is_there_and_forced_is_not_measured(serve: Serve) -
     assert (first["kind"], first["k_by_active_slots"], first["stop_above"]) == ("ngram", [7], None)
     assert first["candidates"][0]["profit"] is None
     assert first["store"]["state"] == "current"
+    # What was found live is apart from what was measured.
+    assert (first["live"]["found"]["gain"], first["live"]["is_lost"], first["gains_lost"]) == (0.8, True, 1)
+    assert "expected" not in first
 
 
 @pytest.mark.parametrize(

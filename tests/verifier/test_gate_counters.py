@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deployments.messages.gates import GateReport, SpeculationRule
+from deployments.messages.gates import GainFigures, GateReport, LiveGain, SpeculationRule
 from deployments.verifier.gate_counters import GATE_METRICS, GateGauges
 from tests.ingress.fakes import RegistryMetrics
 
@@ -35,6 +35,8 @@ class Watch:
 
     def report(self) -> GateReport:
         return self.shown
+
+    def gain_found(self, found: LiveGain, /) -> None: ...
 
     def close(self) -> None: ...
 
@@ -68,3 +70,29 @@ def test_without_a_store_there_is_nothing_to_count() -> None:
     GateGauges(Watch(shown=GateReport(schema=1, replica="v", rule=RULE)), metrics=metrics, slots=8).refresh()
     assert metrics.value("gate_store_loads_total") == 0
     assert metrics.value("gate_state", state="settled") == 1
+
+
+def test_what_was_found_live_stands_beside_what_is_on_record() -> None:
+    found = GainFigures(gain=0.8, tokens_per_round=1.2, plain_window_ms=20.0, window_ms=26.0)
+    live = LiveGain(
+        windows=900,
+        drafted_windows=500,
+        seconds=60.0,
+        plain_windows="seen",
+        wait_ms=0.4,
+        found=found,
+        recorded=replace(found, gain=1.6, tokens_per_round=2.1),
+        is_lost=True,
+    )
+    watch = Watch(shown=GateReport(schema=1, replica="v", rule=RULE, live=live, gains_lost=1))
+    metrics = RegistryMetrics(GATE_METRICS)
+    gauges = GateGauges(watch, metrics=metrics, slots=8)
+    gauges.refresh()
+    gauges.refresh()
+    assert (metrics.value("gate_gain_lost_total"), metrics.value("gate_gain_is_lost")) == (1, 1)
+    assert (metrics.value("gate_live_gain"), metrics.value("gate_recorded_gain")) == (0.8, 1.6)
+    assert metrics.value("gate_live_tokens_per_round") == 1.2
+    assert metrics.value("gate_recorded_tokens_per_round") == 2.1
+    watch.shown = replace(watch.shown, live=None, gains_lost=2)
+    gauges.refresh()
+    assert (metrics.value("gate_gain_lost_total"), metrics.value("gate_gain_is_lost")) == (2, 0)

@@ -1,5 +1,6 @@
 """The whole check of one loaded model: exactness once, then profit for each drafter. Writes nothing anywhere."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from serve_app.gating.checks.drafters import CheckedDrafter
 from serve_app.gating.checks.exactness import prove_exactness
 from serve_app.gating.checks.judging import failed_exactness, failed_profit, judge_exactness, judge_profit
 from serve_app.gating.checks.profit import ProfitEfforts, measure_profit
+from serve_app.gating.checks.speed import Clock
 from serve_app.gating.checks.steps import Steps
 from serve_app.gating.keys import ExactnessKey
 from serve_app.gating.policy import LEAST_GAIN
@@ -76,12 +78,14 @@ def run_check(
     efforts: Efforts,
     steps: Steps,
     least_gain: float = LEAST_GAIN,
+    clock: Clock = time.perf_counter,
 ) -> Outcome:
     """Checks `drafters` on these programs.
 
     Args:
         numbers: of active slots, rising; those beyond the model's slots are left out.
         least_gain: the smallest ratio that counts as faster.
+        clock: what speeds are measured by.
 
     Raises:
         CheckpointError: the model's files cannot be read.
@@ -105,10 +109,12 @@ def run_check(
                     fitting,
                     model=model,
                     drafts=drafts,
+                    on_chip=drafter.is_on_chip,
                     questions=asked.questions,
                     efforts=efforts.profit,
                     steps=steps,
                     least_gain=least_gain,
+                    clock=clock,
                 )
             described = f"{asked.description}, greedy"
             profits.append(

@@ -12,7 +12,7 @@ from deployments.verifier.loading import LoadedModel, load_model
 from serve_app.config import AppConfig
 from serve_app.gating.checks.asked import MIXTURE, check_prompts, read_questions
 from serve_app.gating.checks.check import FULL, QUICK, Outcome, run_check
-from serve_app.gating.checks.drafters import CheckedDrafter, remote_drafter
+from serve_app.gating.checks.drafters import CheckedDrafter, chip_drafter, remote_drafter
 from serve_app.gating.checks.plot import check_plot, draw_plot
 from serve_app.gating.checks.tables import TABLE_WIDTH, tables
 from serve_app.gating.checks.terminal import TerminalSteps
@@ -128,7 +128,9 @@ def parse_kinds(text: str, /) -> tuple[str, ...]:
 def _drafters(config: AppConfig, *, model: LoadedModel, kinds: Sequence[str]) -> list[CheckedDrafter]:
     choices = {choice.kind: choice for choice in config.drafter_choices()}
     return [
-        remote_drafter(
+        chip_drafter(choices[kind], model=model)
+        if choices[kind].placement == "chip"
+        else remote_drafter(
             choices[kind],
             vocabulary=model.config.vocabulary,
             draft_k=model.settings.draft_k,

@@ -1,12 +1,13 @@
 """The drafters that are checked, as sources an engine can ask: over the real link to a process of its own."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 from deployments.verifier.drafts import DraftSource
 from deployments.verifier.links import LinkSettings
+from deployments.verifier.loading import LoadedModel
 from deployments.verifier.remote import RemoteDrafts
 from serve_app.benchmark.drafter_link import drafter_process, linked
 from serve_app.benchmark.host import Recorder
@@ -34,6 +35,10 @@ class CheckedDrafter:
     def kind(self) -> str:
         return self.choice.kind
 
+    @property
+    def is_on_chip(self) -> bool:
+        return self.choice.placement == "chip"
+
 
 def remote_drafter(choice: DrafterChoice, /, *, vocabulary: int, draft_k: int, deadline_s: float) -> CheckedDrafter:
     """The drafter as a replica of its own.
@@ -47,6 +52,15 @@ def remote_drafter(choice: DrafterChoice, /, *, vocabulary: int, draft_k: int, d
         patient=partial(opened, deadline_s=_PATIENT_S),
         serving=partial(opened, deadline_s=deadline_s),
     )
+
+
+def chip_drafter(choice: DrafterChoice, /, *, model: LoadedModel) -> CheckedDrafter:
+    """The drafter on the verifier's device."""
+
+    def opened() -> AbstractContextManager[DraftSource]:
+        return nullcontext(model.chip_drafts())
+
+    return CheckedDrafter(choice=choice, patient=opened, serving=opened)
 
 
 @contextmanager

@@ -84,8 +84,11 @@ def prove_exactness(
             write_oracle(oracle, questions=asked, plain=plain)
             sources = list(_sources(model, drafters=drafters, oracle=oracle))
             steps.begin(f"comparing tokens, {mode}", total=len(sources))
+            on_chip = {drafter.kind for drafter in drafters if drafter.is_on_chip}
             for name, source in sources:
-                for row in _compared(asked, name=name, source=source, model=model, plain=plain):
+                for row in _compared(
+                    asked, name=name, source=source, model=model, plain=plain, on_chip=name in on_chip
+                ):
                     proofs.add(row)
                 steps.advance()
         rungs = for_rungs(questions, most=model.settings.slots, tokens=rung_tokens)
@@ -136,9 +139,10 @@ def _compared(
     source: AbstractContextManager[DraftSource],
     model: LoadedModel,
     plain: dict[str, Reply],
+    on_chip: bool,
 ) -> Iterator[Row]:
     with source as drafts:
-        engine = model.engine(drafts=drafts, metrics=Recorder())
+        engine = model.engine(drafts=drafts, metrics=Recorder(), on_chip=on_chip)
         together = run_engine(engine, questions=questions)
         alone: dict[str, Reply] = {}
         for question in questions[::_ALONE]:

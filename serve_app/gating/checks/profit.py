@@ -4,6 +4,7 @@ At each number several K are tried first, quickly; the best one is then measured
 runs.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from statistics import median
 
 from deployments.messages.generation import SpeculationSettings
 from deployments.verifier.drafts import DraftSource
-from deployments.verifier.loading import LoadedModel, ModelSettings
+from deployments.verifier.loading import LoadedModel
+from deployments.verifier.sizing import ModelSettings
 from serve_app.benchmark.alternation import Arm, Effort, alternate, quotients, spread
 from serve_app.gating.checks.crossings import measured_through
-from serve_app.gating.checks.speed import Sample, SpeedBench
+from serve_app.gating.checks.speed import Clock, Sample, SpeedBench
 from serve_app.gating.checks.steps import Steps
 from serve_app.gating.evidence import ProfitEvidence, ProfitPoint, Ratio
 from serve_app.gating.policy import LEAST_GAIN
@@ -48,18 +50,23 @@ def measure_profit(
     questions: Sequence[Question],
     efforts: ProfitEfforts,
     steps: Steps,
+    on_chip: bool = False,
     least_gain: float = LEAST_GAIN,
+    clock: Clock = time.perf_counter,
 ) -> ProfitEvidence:
     """The evidence at these numbers of active slots, and next to where it begins or ceases to pay.
 
     Args:
         questions: the greedy ones of them are asked.
+        on_chip: as in `LoadedModel.engine`.
         least_gain: where the ratio crosses it, the numbers beside are measured too.
+        clock: what speeds are measured by.
 
     Raises:
         OutriderError: the engine gave a request up.
     """
-    meter = _Meter(model, drafts=drafts, questions=questions, efforts=efforts, steps=steps)
+    bench = SpeedBench(model, drafts=drafts, on_chip=on_chip, clock=clock)
+    meter = _Meter(bench, settings=model.settings, questions=questions, efforts=efforts, steps=steps)
     points = measured_through(
         numbers, measure=meter.point, gain=lambda point: point.ratio.median, least_gain=least_gain
     )
@@ -92,15 +99,15 @@ def acceptance_of(rounds: Counter[tuple[int, int]], /) -> tuple[float, ...]:
 class _Meter:
     def __init__(
         self,
-        model: LoadedModel,
+        bench: SpeedBench,
         *,
-        drafts: DraftSource,
+        settings: ModelSettings,
         questions: Sequence[Question],
         efforts: ProfitEfforts,
         steps: Steps,
     ) -> None:
-        self._settings = model.settings
-        self._bench = SpeedBench(model, drafts=drafts)
+        self._settings = settings
+        self._bench = bench
         self._questions = of_mode(questions, mode=Mode.GREEDY)
         self._efforts = efforts
         self._steps = steps

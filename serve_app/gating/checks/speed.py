@@ -79,12 +79,18 @@ class TimedDrafts:
 
 
 class SpeedBench:
-    """Runs questions on one engine, so many at a time."""
+    """Runs questions on one engine, so many at a time.
 
-    def __init__(self, model: LoadedModel, /, *, drafts: DraftSource, clock: Clock = time.perf_counter) -> None:
+    Args:
+        on_chip: as in `LoadedModel.engine`.
+    """
+
+    def __init__(
+        self, model: LoadedModel, /, *, drafts: DraftSource, on_chip: bool = False, clock: Clock = time.perf_counter
+    ) -> None:
         self._metrics = _Noticing()
         self._drafts = TimedDrafts(drafts, clock=clock)
-        self._engine = model.engine(drafts=self._drafts, metrics=self._metrics)
+        self._engine = model.engine(drafts=self._drafts, metrics=self._metrics, on_chip=on_chip)
         self._clock = clock
         self._runs = 0
 

@@ -1,12 +1,20 @@
-"""Stores of both kinds, and a Redis of one's own for those that need it."""
+"""Stores of both kinds, a Redis of one's own for those that need it, and a small model."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from deployments.verifier.loading import LoadedModel
 from tests.serve_app.gating.benches import Bench, FileBench, RedisBench
+from tests.serve_app.gating.checks.small import small_model
 from tests.serve_app.gating.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def model(golden_llama: Path) -> LoadedModel:
+    """One small model for all of them; only one engine runs on it at a time."""
+    return small_model(golden_llama / "llama.f16.gguf")
 
 
 @pytest.fixture

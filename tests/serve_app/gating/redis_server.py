@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -34,15 +35,18 @@ class RedisServer:
 
     Args:
         options: further ones of its command line.
+        port: a free one by default, which others may take while the server is away.
     """
 
-    def __init__(self, folder: Path, /, *, options: tuple[str, ...] = (), tls: bool = False) -> None:
+    def __init__(
+        self, folder: Path, /, *, options: tuple[str, ...] = (), tls: bool = False, port: int | None = None
+    ) -> None:
         self._binary = redis_binary()
         self._folder = folder
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self.tls = tls
-        self.port = free_port()
+        self.port = port or free_port()
 
     @property
     def url(self) -> str:
@@ -60,12 +64,25 @@ class RedisServer:
                 pytest.fail(f"redis-server did not start: {(self._folder / 'redis.log').read_text()[-2000:]}")
             time.sleep(0.02)
 
-    def stop(self) -> None:
-        """Ends it at once, as a crash would."""
+    def stop(self, how: signal.Signals = signal.SIGKILL, /) -> None:
+        """Ends it; by default at once, as a crash would."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(how)
             self._process.wait()
             self._process = None
+
+    def hang(self) -> None:
+        """Keeps its connections, and answers nothing until it goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def forget(self) -> None:
+        """Loses all that it wrote down; to be called while it is stopped."""
+        shutil.rmtree(self._folder / "appendonlydir")
 
     def _answers(self) -> bool:
         try:

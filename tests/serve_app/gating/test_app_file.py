@@ -24,9 +24,21 @@ def test_settings_are_found_in_every_shape(shape: dict[str, object], tmp_path: P
     assert read_app_config(path, model="other").model == "other"
 
 
-def test_the_manifest_that_is_deployed_can_be_checked() -> None:
+def test_the_manifest_that_is_deployed_can_be_checked(tmp_path: Path) -> None:
     manifest = Path(__file__).parents[3] / "k8s" / "base" / "rayservice.yaml"
     assert read_app_config(manifest).verifier.tpus == 1
+    # As `kubectl kustomize` prints it, among others.
+    several = tmp_path / "app.yaml"
+    several.write_text(f"kind: ConfigMap\ndata: {{}}\n---\n{manifest.read_text()}\n---\n")
+    assert read_app_config(several) == read_app_config(manifest)
+
+
+def test_what_is_given_beside_the_file_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "app.yaml"
+    path.write_text(yaml.safe_dump({"verifier": {"slots": 3, "context": 256}}))
+    verifier = read_app_config(path, verifier={"slots": 5, "draft_k": 2}).verifier
+    assert (verifier.slots, verifier.context, verifier.draft_k) == (5, 256, 2)
+    assert read_app_config(None, verifier={"slots": 5}).verifier.slots == 5
 
 
 def test_without_a_file_it_is_what_outrider_run_serves() -> None:
@@ -43,6 +55,8 @@ def test_without_a_file_it_is_what_outrider_run_serves() -> None:
         ("applications: []", "0 applications"),
         ("applications: [{import_path: 'serve_app.app:build', args: 3}]", "args"),
         ("applications: 3", "applications"),
+        ("verifier: 3", "verifier"),
+        ("kind: ConfigMap\n---\nkind: Job", "0 documents"),
         ("gates: {store: 'redis://:secret@'}", "gates"),
     ],
 )
@@ -50,7 +64,7 @@ def test_what_is_wrong_with_a_file_is_said(text: str, told: str, tmp_path: Path)
     path = tmp_path / "app.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refused:
-        read_app_config(path)
+        read_app_config(path, verifier={"draft_k": 2})
     assert told in str(refused.value)
     assert str(path) in str(refused.value)
     assert "secret" not in str(refused.value)

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from serve_app.cli import app
-from serve_app.gating.checks import command
 from serve_app.gating.encoding import decode_gates
 from serve_app.gating.opening import StoreSettings, open_store
 from serve_app.gating.records import Setting
@@ -90,14 +89,3 @@ def test_a_store_that_makes_no_sense_stops_a_check_before_it_begins(tmp_path: Pa
     done = CliRunner().invoke(app, ["gate", "run", "--store", f"file:{path}"])
     assert "unreadable" in str(done.exception)
     assert path.read_text() == "schema: ["
-
-
-def test_ctrl_c_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "run_gate", interrupted)
-    store = tmp_path / "gates.yaml"
-    said = gate("run", "--store", f"file:{store}", status=130)
-    assert "stopped; nothing was written" in said
-    assert not store.exists()

@@ -17,26 +17,11 @@ from serve_app.gating.snapshot import Snapshot
 from serve_app.gating.store import GateStoreError, StoreState
 from tests.serve_app.gating.benches import Heard, counted, eventually
 from tests.serve_app.gating.making import exactness, forced, key, profit
+from tests.serve_app.gating.mounting import mounted, swap
 
 ONE = Snapshot.of([exactness()], revision=1)
 TWO = Snapshot.of([exactness(), profit()], revision=2)
 NOBODY = 65534
-
-
-def mounted(folder: Path, /, *, gates: Snapshot) -> Path:
-    """A ConfigMap as kubelet mounts it: the file leads through `..data` to a folder that is swapped."""
-    swap(folder, gates=gates)
-    path = folder / "gates.yaml"
-    path.symlink_to("..data/gates.yaml")
-    return path
-
-
-def swap(folder: Path, /, *, gates: Snapshot) -> None:
-    """Makes a new folder, then renames a symlink to it over the old one, as kubelet does."""
-    new = Path(tempfile.mkdtemp(prefix="..2026_", dir=folder))
-    (new / "gates.yaml").write_text(encode_gates(gates))
-    (folder / "..new").symlink_to(new.name)
-    (folder / "..new").replace(folder / "..data")
 
 
 @contextmanager
@@ -53,19 +38,37 @@ def as_nobody() -> Iterator[None]:
 
 
 def test_a_configmap_is_followed_through_its_swap(tmp_path: Path) -> None:
-    store, heard = FileStore(mounted(tmp_path, gates=ONE)), Heard()
+    store, heard = FileStore(mounted(tmp_path, text=encode_gates(ONE))), Heard()
     store.watch(heard)
     eventually(heard.has(1))
     began = time.monotonic()
-    swap(tmp_path, gates=TWO)
+    swap(tmp_path, text=encode_gates(TWO))
     eventually(heard.has(2))
     store.close()
     assert time.monotonic() - began < 2
     assert store.snapshot == TWO
 
 
+def test_a_file_away_for_a_moment_is_not_missing(tmp_path: Path) -> None:
+    """Such a moment is found while links are swapped, and when an editor renames the old file first."""
+    path = tmp_path / "gates.yaml"
+    store = FileStore(path)
+    store.put(exactness())
+    for use in (store.load, lambda: store.put(profit())):
+        path.rename(tmp_path / "away")
+        back = threading.Timer(0.02, (tmp_path / "away").rename, args=(path,))
+        back.start()
+        use()
+        back.join()
+    status = store.status()
+    assert (status.missing, status.state, store.snapshot) == (0, StoreState.CURRENT, TWO)
+    path.unlink()
+    assert store.load() == TWO
+    assert store.status().missing == 1
+
+
 def test_a_configmap_is_not_written(tmp_path: Path) -> None:
-    path = mounted(tmp_path, gates=ONE)
+    path = mounted(tmp_path, text=encode_gates(ONE))
     through = tmp_path / "elsewhere"
     through.mkdir()
     (through / "link.yaml").symlink_to(path)

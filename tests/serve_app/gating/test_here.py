@@ -4,9 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from deployments.lm.drafting.ngram import NgramSettings
 from serve_app.config import AppConfig
 from serve_app.gating.file_hashes import FileHashes
 from serve_app.gating.fingerprints import versions
+from serve_app.gating.gatekeeper import DrafterChoice
 from serve_app.gating.here import Here, this_deployment, this_machine
 from serve_app.gating.keys import ExactnessKey
 from serve_app.gating.running import profit_key
@@ -36,25 +38,26 @@ def versions_of_jax() -> str:
 
 def test_a_deployment_is_compared_in_all_but_what_loading_tells(golden_llama: Path, tmp_path: Path) -> None:
     path, hashes = golden_llama / "llama.f16.gguf", FileHashes(tmp_path)
-    here = deployment(path, hashes=hashes, context=128, page_size=256, slots=4, draft_k=3)
-    assert here.unknown == ("architecture", "kernels", "programs")
+    here = deployment(path, hashes=hashes, context=128, page_size=256, slots=4, draft_k=3, kernels="xla")
+    assert here.unknown == ("programs",)
+    assert (here.parts["architecture"], here.parts["kernels"]) == ("llama", "xla")
     key: ExactnessKey = msgspec.structs.replace(KEY, **here.parts)
     assert (key.page_size, key.cache_pages, key.draft_rows) == (128, 4, 8)
     assert here.differences(key) == ()
     other = deployment(path, hashes=hashes, context=128, slots=2, draft_k=2)
     told = {each.split()[0] for each in other.differences(key)}
-    assert told == {"page_size", "slots", "draft_k", "draft_rows"}
+    assert told - {"kernels"} == {"page_size", "slots", "draft_k", "draft_rows"}
 
 
 def test_a_pairing_is_compared_with_the_drafter_that_would_run(golden_llama: Path, tmp_path: Path) -> None:
     path, hashes = golden_llama / "llama.f16.gguf", FileHashes(tmp_path)
     here = deployment(path, hashes=hashes, context=128)
-    assert here.config is not None
-    (choice,) = here.config.drafter_choices()
+    choice = DrafterChoice(kind="ngram", settings=NgramSettings(max_k=7))
     program: ExactnessKey = msgspec.structs.replace(KEY, **here.parts)
     key = profit_key(program, kind="ngram", settings=choice.settings)
     assert here.differences(key) == ()
     fewer = deployment(path, hashes=hashes, context=128, draft_k=3).differences(key)
     assert {each.split()[0] for each in fewer} == {"draft_k", "drafter.fingerprint", "k_max"}
     strange = msgspec.structs.replace(key, drafter=msgspec.structs.replace(key.drafter, kind="mtp"))
-    assert here.differences(strange) == ()
+    assert here.differences(strange) == ("drafter.kind mtp != ngram",)
+    assert this_machine().pairings is None

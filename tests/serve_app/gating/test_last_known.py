@@ -71,6 +71,7 @@ def test_no_lock_is_held_while_others_are_told() -> None:
 
 def test_each_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     known = LastKnown("here")
+    known.watch(Heard())
     known.accept(ONE)
     for _ in range(3):
         known.find_unreadable("line 1", content=b"x")
@@ -83,6 +84,16 @@ def test_each_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     status = known.status()
     assert (status.parse_errors, status.unreachable, status.missing) == (2, 1, 1)
     assert [record.levelname for record in caplog.records].count("WARNING") == 4
+
+
+def test_trouble_is_said_to_who_watches(caplog: pytest.LogCaptureFixture) -> None:
+    """Others are told by whoever asked the status for them, and not twice."""
+    known = LastKnown("here")
+    known.find_unreachable("gone")
+    assert not caplog.records
+    known.watch(Heard())
+    known.find_unreachable("gone")
+    assert [record.getMessage() for record in caplog.records] == ["gates in here are unreachable: gone"]
 
 
 def test_a_store_that_never_held_anything_is_empty_and_not_missing() -> None:

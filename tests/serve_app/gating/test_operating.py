@@ -17,17 +17,35 @@ GATES = Snapshot.of((exactness(), profit(), forced(kind="ngram")), revision=3)
 
 
 def test_each_gate_says_whether_it_applies_or_which_part_differs() -> None:
-    lines = list(listed(GATES, here=Here(parts={"jax": "0.12.0"})))
-    assert len(lines) == 5
+    lines = list(listed(GATES, here=[Here(parts={"jax": "0.12.0"})]))
     assert lines[0].startswith(exactness().id)
-    assert "applies here as far as can be seen" in lines[1]
-    assert "programs" in lines[1]
+    assert lines[1].strip() == "applies here as far as can be seen"
     assert "profit of ngram: pass" in lines[2]
     assert lines[4].endswith("kind ngram: forced off by alice: the chip is hot")
-    newer = list(listed(GATES, here=Here(parts={"jax": "0.12.1", "slots": 4})))
+    assert lines[5].startswith("not compared: chip, ")
+    assert lines[5].endswith("programs, drafter, k_max")
+    assert "--config" in lines[6]
+    assert "--service" in lines[7]
+    newer = list(listed(GATES, here=[Here(parts={"jax": "0.12.1", "slots": 4})]))
     assert newer[1].strip() == "does not apply here: slots 8 != 4, jax 0.12.0 != 0.12.1"
     assert newer[3].strip() == newer[1].strip()
-    assert list(listed(Snapshot(), here=Here(parts={}))) == ["no gates: 'outrider gate run' makes the first ones"]
+    assert list(listed(Snapshot(), here=[Here(parts={})])) == ["no gates: 'outrider gate run' makes the first ones"]
+
+
+def test_where_every_part_is_known_nothing_is_left_open() -> None:
+    parts = {name: getattr(KEY, name) for name in KEY.__struct_fields__}
+    pairings = {"ngram": {"drafter": profit().key.drafter, "k_max": 7}}
+    there = [
+        Here(where="to a", parts=parts, pairings=pairings),
+        Here(where="to b", parts={**parts, "programs": "ce" * 32}, pairings={"mtp": {}}),
+    ]
+    lines = [line.strip() for line in listed(GATES, here=there)]
+    assert lines[1:3] == ["applies to a", f"does not apply to b: programs {'cd' * 6} != {'ce' * 6}"]
+    assert lines[4:6] == [
+        "applies to a",
+        f"does not apply to b: drafter.kind ngram != mtp, programs {'cd' * 6} != {'ce' * 6}",
+    ]
+    assert len(lines) == 7
 
 
 def test_a_gate_is_found_by_the_beginning_of_its_id() -> None:

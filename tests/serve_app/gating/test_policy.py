@@ -184,3 +184,34 @@ def test_k_never_exceeds_the_pairing() -> None:
     candidate = Candidate(kind="ngram", key=pairing)
     found = decide(gates(exactness(), profit(pairing, ratios={1: 1.5, 8: 1.5})), candidates=[candidate], slots=SLOTS)
     assert found.k_by_active_slots == (3,) * SLOTS
+
+
+def test_what_runs_knows_what_was_measured_where_it_paid() -> None:
+    found = auto(exactness(), profit(ratios={1: 1.6, 3: 1.3, 4: 0.9}))
+    assert [(each.active, each.gain) for each in found.expected] == [(1, 1.6), (2, 1.3), (3, 1.3)]
+    # 1 + 0.7 + 0.7 x 0.5 + 0.7 x 0.5 x 0.25
+    assert found.expected[0].tokens_per_round == pytest.approx(2.1375)
+    assert (found.expected[0].plain_window_ms, found.expected[0].window_ms) == (20.0, 26.5)
+    by_hand = picked(exactness(), profit(ratios={1: 1.6, 3: 1.3, 4: 0.9}))
+    assert by_hand.expected == found.expected
+
+
+def test_what_an_operator_lets_run_is_held_against_a_record_that_passed() -> None:
+    forced_on = auto(exactness(), profit(), forced(Setting.ON, kind="ngram"))
+    assert forced_on.stop_above is None
+    assert [each.active for each in forced_on.expected] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "records", [(), (exactness(),), (exactness(), profit(ratios={1: 0.9})), (exactness(), profit(ratios={1: 1.01}))]
+)
+def test_without_a_gain_on_record_nothing_is_expected(records: tuple[Any, ...]) -> None:
+    assert picked(*records).expected == ()
+    assert auto(*records).expected == ()
+    assert auto(*records, forced(Setting.ON, kind="ngram")).expected == ()
+
+
+def test_a_record_without_windows_has_nothing_to_compare() -> None:
+    silent = msgspec.structs.replace(point(1, 1.6), plain_window_ms=0.0)
+    record = msgspec.structs.replace(profit(), evidence=ProfitEvidence(points=(silent, point(2, 1.3))))
+    assert [each.active for each in auto(exactness(), record).expected] == [2]

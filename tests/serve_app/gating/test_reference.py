@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deployments.messages.generation import Decline
 from serve_app.gating import evidence, keys, policy, records, store
 from serve_app.gating.encoding import decode_gates
 from serve_app.gating.policy import Candidate, decide
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "gates.md").read_text()
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+PAGE = (REFERENCE / "gates.md").read_text()
+METRICS = REFERENCE / "metrics.md"
 MODULES = (keys, evidence, records, store, policy)
 STRUCTS: set[type[msgspec.Struct]] = {
     value
@@ -50,3 +53,8 @@ def test_the_example_is_what_it_says() -> None:
     assert gates.exactness_for(profit.key.program) is not None
     found = decide(gates, candidates=[Candidate(kind="ngram", key=profit.key)], slots=8)
     assert (found.kind, found.k_by_active_slots[:4], found.stop_above) == ("ngram", (7, 5, 0, 0), 2)
+
+
+def test_every_reason_of_a_window_without_drafts_is_documented() -> None:
+    page = METRICS.read_text()
+    assert not {decline.value for decline in Decline if f"`{decline.value}`" not in page}

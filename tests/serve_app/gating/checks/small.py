@@ -1,6 +1,5 @@
 """A small model to check, and what can be wrong with it: both are put in where the checks take what they measure."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,10 +13,11 @@ from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.messages.generation import GenerateRequest, SamplingSettings
 from deployments.verifier.drafts import Drafts, DraftSource, DraftWanted, NoDrafts
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
 from deployments.verifier.onboard import OnboardDrafts
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.programs import Launched, Programs, WindowResult
+from deployments.verifier.sizing import ModelSettings
 from serve_app.benchmark.alternation import Effort
 from serve_app.benchmark.host import Recorder
 from serve_app.gating.checks.asked import Asked
@@ -66,12 +66,28 @@ def small_questions(model: LoadedModel, *, tokens: int = 24, prompts: int = 4) -
     return Asked(questions=tuple(questions), description="made-up prompts")
 
 
+class Costs:
+    """A clock by which time passes only where it is told to: what is measured by it is the same on a busy machine."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def spend(self, seconds: float) -> None:
+        self._now += seconds
+
+
 class KnowingDrafts:
     """Drafts that are always right, after a pause: a drafter as good as can be, and as slow as wanted."""
 
-    def __init__(self, replies: dict[str, tuple[int, ...]], *, pause_s: float = 0.0) -> None:
+    def __init__(
+        self, replies: dict[str, tuple[int, ...]], *, pause_s: float = 0.0, costs: Costs | None = None
+    ) -> None:
         self._replies = replies
         self._pause_s = pause_s
+        self._costs = costs
 
     def begin(self, request: GenerateRequest, /) -> None:
         del request
@@ -80,7 +96,8 @@ class KnowingDrafts:
         del wanted
 
     def exchange(self, wanted: Sequence[DraftWanted], /) -> Drafts:
-        time.sleep(self._pause_s)
+        if self._costs is not None:
+            self._costs.spend(self._pause_s)
         tokens = {}
         for item in wanted:
             request = item.request
@@ -118,6 +135,25 @@ def onboard_ngram(model: LoadedModel, *, serving: DraftSource | None = None) -> 
         patient=opened,
         serving=opened if serving is None else replaced,
     )
+
+
+class PricedPrograms(Programs):
+    """The programs of a model, each window of which costs the same, by a clock of its own."""
+
+    def __init__(self, programs: Programs, *, costs: Costs, window_s: float) -> None:
+        # One state: the cache is handed from window to window.
+        self.__dict__ = programs.__dict__
+        self._costs = costs
+        self._window_s = window_s
+
+    def launch(self, window: PackedWindow, /) -> Launched:
+        self._costs.spend(self._window_s)
+        return super().launch(window)
+
+
+def priced(model: LoadedModel, *, costs: Costs, window_s: float = 0.01) -> LoadedModel:
+    """The same model, at a price for each window."""
+    return replace(model, programs=PricedPrograms(model.programs, costs=costs, window_s=window_s))
 
 
 class LenientPrograms(Programs):

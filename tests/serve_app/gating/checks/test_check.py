@@ -1,11 +1,10 @@
 """The whole check on a small model: what passes, and that what is made wrong on purpose fails."""
 
-import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from deployments.verifier.loading import LoadedModel
 from serve_app.gating import running
@@ -13,15 +12,16 @@ from serve_app.gating.checks.check import Outcome, run_check
 from serve_app.gating.checks.drafters import CheckedDrafter
 from serve_app.gating.checks.steps import Unwatched
 from serve_app.gating.encoding import decode_gates, encode_gates
-from serve_app.gating.keys import differences
 from serve_app.gating.policy import Candidate, State, Why, decide
 from serve_app.gating.records import Reason, Verdict
 from serve_app.gating.snapshot import Snapshot
 from tests.serve_app.gating.checks.small import (
     SHORT,
+    Costs,
     KnowingDrafts,
     lenient,
     onboard_ngram,
+    priced,
     replies_of,
     small_model,
     small_questions,
@@ -29,21 +29,29 @@ from tests.serve_app.gating.checks.small import (
 
 
 def checked(
-    model: LoadedModel, *, drafter: CheckedDrafter, numbers: tuple[int, ...] = (1, 2), prompts: int = 1
+    model: LoadedModel,
+    *,
+    drafter: CheckedDrafter,
+    numbers: tuple[int, ...] = (1, 2),
+    prompts: int = 1,
+    costs: Costs | None = None,
 ) -> Outcome:
+    """With `costs`, by their clock: what it measures does not depend on how busy this machine is."""
     return run_check(
-        model,
+        model if costs is None else priced(model, costs=costs),
         drafters=[drafter],
         asked=small_questions(model, prompts=max(prompts, 4)),
         numbers=numbers,
         efforts=replace(SHORT, prompts=prompts),
         steps=Unwatched(),
+        clock=costs or time.perf_counter,
     )
 
 
 def test_a_right_verifier_with_a_good_drafter_passes_and_decides(model: LoadedModel) -> None:
-    drafts = KnowingDrafts(replies_of(model, small_questions(model)))
-    outcome = checked(model, drafter=onboard_ngram(model, serving=drafts), numbers=(1, 2, 64))
+    costs = Costs()
+    drafts = KnowingDrafts(replies_of(model, small_questions(model)), pause_s=0.001, costs=costs)
+    outcome = checked(model, drafter=onboard_ngram(model, serving=drafts), numbers=(1, 2, 64), costs=costs)
     assert outcome.has_passed
     evidence = outcome.exactness.evidence
     assert set(evidence.drafters) == {"off", "ngram", "random", "oracle", "mixed"}
@@ -59,7 +67,9 @@ def test_a_right_verifier_with_a_good_drafter_passes_and_decides(model: LoadedMo
     assert [point.active for point in profit.evidence.points] == [1, 2]
     best = profit.evidence.best
     assert best is not None
-    assert best.ratio.median > 1.1
+    # Four tokens for a window and its drafts, 11 ms, where one token costs 10; the ends of replies blur it a little.
+    assert 3.0 < best.ratio.median <= 4.0
+    assert (best.k, best.drafter_ms) == (3, 1.0)
     assert set(best.acceptance) == {1.0}
     assert best.plain_window_ms > 0
     assert best.window_ms > 0
@@ -86,52 +96,22 @@ def test_a_verifier_that_accepts_one_wrong_token_in_a_thousand_fails_with_its_pl
 
 
 def test_a_slow_drafter_fails_for_profit(model: LoadedModel) -> None:
-    drafts = KnowingDrafts(replies_of(model, small_questions(model)), pause_s=0.05)
-    outcome = checked(model, drafter=onboard_ngram(model, serving=drafts))
+    costs = Costs()
+    drafts = KnowingDrafts(replies_of(model, small_questions(model)), pause_s=0.05, costs=costs)
+    outcome = checked(model, drafter=onboard_ngram(model, serving=drafts), costs=costs)
     assert outcome.exactness.has_passed
     assert not outcome.has_passed
     (profit,) = outcome.profits
     assert (profit.verdict, profit.reason) == (Verdict.FAIL, Reason.NOT_FASTER)
-    assert all(point.drafter_ms >= 50 for point in profit.evidence.points)
+    assert [point.drafter_ms for point in profit.evidence.points] == [50.0, 50.0]
+    assert all(0.5 < point.ratio.max < 0.8 for point in profit.evidence.points)
     gates = Snapshot.of(outcome.records, revision=1)
     decision = decide(gates, candidates=[Candidate(kind="ngram", key=profit.key)], slots=4)
     assert decision.reason is Why.NOT_FASTER
     assert not any(decision.k_by_active_slots)
 
 
-@pytest.mark.parametrize("change", ["byte", "draft_k", "ladder", "jax"])
-def test_records_do_not_apply_to_anything_else(
-    change: str, model: LoadedModel, golden_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = running.exactness_key(model.facts())
-    match change:
-        case "byte":
-            copy = tmp_path / "model.gguf"
-            shutil.copy(golden_llama / "llama.f16.gguf", copy)
-            assert running.exactness_key(replace_files(model, copy).facts()) == key
-            data = bytearray(copy.read_bytes())
-            data[-1] ^= 1
-            copy.write_bytes(data)
-            other, part = running.exactness_key(replace_files(model, copy).facts()), "model"
-        case "draft_k":
-            fewer = replace(model, settings=replace(model.settings, draft_k=2))
-            other, part = running.exactness_key(fewer.facts()), "draft_k"
-        case "ladder":
-            wider = replace(model, settings=replace(model.settings, ladder=(8, 16, 32)))
-            other, part = running.exactness_key(wider.facts()), "ladder"
-        case _:
-            monkeypatch.setattr(running, "versions", lambda _: {"jax": "99", "jaxlib": "99"})
-            other, part = running.exactness_key(model.facts()), "jax"
-    assert other != key
-    assert part in {difference.split()[0] for difference in differences(key, other=other)}
-    assert Snapshot.of((), revision=0).exactness_for(other) is None
-
-
 def test_the_same_settings_make_the_same_key(model: LoadedModel, golden_llama: Path) -> None:
     again = small_model(golden_llama / "llama.f16.gguf")
     assert running.exactness_key(again.facts()) == running.exactness_key(model.facts())
     assert msgspec.json.encode(again.facts()) == msgspec.json.encode(model.facts())
-
-
-def replace_files(model: LoadedModel, path: Path) -> LoadedModel:
-    return replace(model, files=(path,))

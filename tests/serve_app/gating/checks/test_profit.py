@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from deployments.verifier.loading import ModelSettings
+from deployments.verifier.sizing import ModelSettings
 from serve_app.gating.checks.profit import acceptance_of, tried_lengths
 
 

@@ -1,0 +1,35 @@
+"""The routes of operators, under `/admin`. Knows the verifier's port and nothing of how replies are made."""
+
+import asyncio
+
+from deployments.ingress.exchange import Exchange
+from deployments.ingress.gates import gates_page
+from deployments.ingress.reading import read_profile
+from deployments.messages.errors import Unavailable
+from deployments.messages.ports import VerifierPort
+
+_ARCHIVE = "application/gzip"
+
+
+class Operations:
+    """What operators ask of a running service."""
+
+    def __init__(self, *, verifier: VerifierPort, timeout_s: float) -> None:
+        self._verifier = verifier
+        self._timeout_s = timeout_s
+
+    async def gates(self, exchange: Exchange, _: bytes, /) -> None:
+        """What the gates say about every replica of the verifier that answers."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reports = await self._verifier.gates()
+        except TimeoutError:
+            raise Unavailable("The verifier does not answer; try again in a moment.") from None
+        await exchange.respond_json(gates_page(reports))
+
+    async def profile(self, exchange: Exchange, body: bytes, /) -> None:
+        """A trace of one replica of the verifier at work, as an archive."""
+        asked = read_profile(body)
+        archive = await self._verifier.profile(asked.seconds)
+        disposition = ("content-disposition", 'attachment; filename="outrider-trace.tar.gz"')
+        await exchange.respond(archive, media_type=_ARCHIVE, headers=(disposition,))
