@@ -183,7 +183,7 @@ def _read(path: Path) -> tuple[_Mark, bytes]:
     try:
         return _read_now(path)
     except FileNotFoundError:
-        # Kubelet takes the old folder away as its link is swapped, and editors the old file before the new one is there.
+        # Kubelet takes the old folder away once its link is swapped, and editors the file before its successor comes.
         time.sleep(_MIDDLE_S)
         return _read_now(path)
 

@@ -3,31 +3,32 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from serve_app.config import AppConfig
 from serve_app.gating.file_store import FileStore
-from serve_app.gating.keys import ProfitKey
 from serve_app.gating.records import Forced, Setting, Target
 from serve_app.local import Service
+from tests.graph.gating_service import (
+    RATIOS,
+    ask,
+    declined,
+    gated_config,
+    gates,
+    in_force,
+    running_key,
+    speculates,
+    under_load,
+)
 from tests.graph.stage import Page, Stage, metrics, until
 from tests.serve_app.gating.making import exactness, profit
 
 pytestmark = pytest.mark.serve
 
-IN_FORCE_S = 2.0
-# It loses from four active slots on.
-RATIOS = {1: 1.6, 3: 1.3, 4: 0.9}
-ADMIN = {"Authorization": "Bearer operator"}
 OFF = Forced(
     target=Target(kind="ngram"), setting=Setting.OFF, by="alice", at=datetime(2026, 11, 29, tzinfo=UTC), why="a test"
 )
@@ -35,26 +36,14 @@ OFF = Forced(
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gates")
-    (path / "admin").write_text("operator\n")
-    return path
+    return tmp_path_factory.mktemp("gates")
 
 
 @pytest.fixture
 def gated_service(the_stage: Stage, golden_llama: Path, folder: Path) -> Service:
     """The golden llama with `auto`, and a store that holds nothing when it starts."""
-    return the_stage.service(
-        AppConfig.model_validate(
-            {
-                "model": str(golden_llama / "llama.f16.gguf"),
-                "drafter": {"kind": "auto"},
-                # A late draft would look like one that was not allowed.
-                "verifier": {"precision": "f32", "context": 512, "draft_deadline_ms": 100},
-                "ingress": {"admin_keys_file": str(folder / "admin")},
-                "gates": {"store": f"file:{folder / 'gates.yaml'}"},
-            }
-        )
-    )
+    store = f"file:{folder / 'gates.yaml'}"
+    return the_stage.service(gated_config(golden_llama / "llama.f16.gguf", store=store, folder=folder))
 
 
 @pytest.fixture
@@ -62,80 +51,9 @@ def store(folder: Path) -> FileStore:
     return FileStore(folder / "gates.yaml")
 
 
-def ask(service: Service) -> dict[str, Any]:
-    body = {"model": service.model, "prompt": [7, 8, 9, 10] * 8, "max_tokens": 60, "temperature": 0, "logprobs": 0}
-    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60.0)
-    assert answer.status_code == 200, answer.text
-    reply: dict[str, Any] = answer.json()
-    return reply
-
-
-def speculates(reply: dict[str, Any]) -> bool:
-    return bool(reply["timings"].get("draft_kind") == "ngram")
-
-
-def declined(reply: dict[str, Any]) -> dict[str, int]:
-    found: dict[str, int] = reply["metrics"]["speculative_decoding"]["declined"]
-    return found
-
-
-def gates(service: Service) -> dict[str, Any]:
-    answer = httpx.get(f"{service.url}/admin/gates", headers=ADMIN, timeout=30.0)
-    assert answer.status_code == 200, answer.text
-    (replica,) = answer.json()["data"]
-    found: dict[str, Any] = replica
-    return found
-
-
-def running_key(service: Service) -> ProfitKey:
-    (candidate,) = gates(service)["candidates"]
-    return msgspec.convert(candidate["key"], ProfitKey)
-
-
 def lines(service: Service, *, event: str) -> list[dict[str, Any]]:
     printed = [line for log in service.logs.glob("worker-*.err") for line in log.read_text().splitlines()]
     return [json.loads(text) for text in printed if f'"event": "{event}"' in text]
-
-
-def in_force(act: Callable[[], object], *, when: Callable[[], bool]) -> None:
-    """Acts, and waits no longer than a change may take."""
-    act()
-    until(when, holds=bool, within_s=IN_FORCE_S)
-
-
-@dataclass(kw_only=True)
-class Load:
-    """Clients that ask the same all the time."""
-
-    replies: list[tuple[int, str]] = field(default_factory=list)
-
-    def check(self) -> None:
-        assert len(self.replies) > 5
-        assert {status for status, _ in self.replies} == {200}
-        assert len({text for _, text in self.replies}) == 1
-
-
-@contextmanager
-def under_load(service: Service) -> Iterator[Load]:
-    load, over = Load(), threading.Event()
-
-    def keep_asking() -> None:
-        body = {"model": service.model, "prompt": [3, 4, 5] * 6, "max_tokens": 40, "temperature": 1, "seed": 3}
-        with httpx.Client(timeout=60.0) as client:
-            while not over.is_set():
-                answer = client.post(f"{service.url}/v1/completions", json=body)
-                shown = answer.json()
-                load.replies.append((answer.status_code, json.dumps(shown.get("choices", shown))))
-
-    clients = [threading.Thread(target=keep_asking) for _ in range(2)]
-    for client in clients:
-        client.start()
-    try:
-        yield load
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
 
 
 def gate_page(service: Service) -> Page:
