@@ -21,6 +21,7 @@ from ray import serve
 from deployments.messages.errors import ConfigError, OutriderError
 from serve_app.app import build
 from serve_app.config import AppConfig
+from serve_app.leftovers import end_processes
 
 APP = "outrider"
 
@@ -140,19 +141,29 @@ def _start(folder: str, *, host: str, port: int, quiet: bool) -> int:
 
 
 def _start_ray(folder: str, *, quiet: bool) -> None:
-    try:
-        with _undisturbed():
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=not quiet,
-                logging_level=logging.ERROR,
-                _temp_dir=folder,
-                _node_ip_address="127.0.0.1",
-            )
-    except Exception as error:  # of no particular type: Ray raises bare ones where the machine is too slow for it
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise OutriderError(f"Ray did not start on this machine: {reason[0]}") from error
+    """Tries again where Ray gave up: on a busy machine its own parts do not find each other in the time it gives them.
+
+    Raises:
+        OutriderError: it gave up every time.
+    """
+    for last in (False, False, True):
+        try:
+            with _undisturbed():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=not quiet,
+                    logging_level=logging.ERROR,
+                    _temp_dir=folder,
+                    _node_ip_address="127.0.0.1",
+                )
+        except Exception as error:  # of no particular type: Ray raises bare ones
+            end_processes(folder)
+            if last:
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise OutriderError(f"Ray did not start on this machine: {reason[0]}") from error
+        else:
+            return
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 from ray import serve
 from ray.serve.exceptions import RayServeException
 
@@ -167,7 +168,7 @@ class StoreWatch:
         return GateReport(
             schema=SCHEMA,
             replica=replica_name(),
-            rule=rule,
+            rule=self._told(rule),
             candidates=tuple(described_candidate(each, gates=gates) for each in self._candidates),
             store=described_store(self._store.status()),
             live=live,
@@ -214,7 +215,7 @@ class StoreWatch:
                 "state": rule.state,
                 "gated": rule.gated,
                 "reason": rule.reason,
-                "sentence": rule.sentence,
+                "sentence": self._told(rule).sentence,
                 "stop_above": rule.stop_above,
                 "before": {"method": before.kind, "state": before.state, "reason": before.reason},
             }
@@ -222,12 +223,9 @@ class StoreWatch:
 
     def _ruled(self, gates: Snapshot) -> SpeculationRule:
         decision = self._decided(gates)
-        status = self._store.status()
         parts = [self._settings.reason, decision.sentence]
         if decision.reason is Why.NOT_GATED and decision.kind is None:
             parts.append(_REMEDY)
-        if status.state in _TROUBLE:
-            parts.append(f"the store of the gates is {status.state.value}: {status.detail}")
         rule = SpeculationRule(
             kind=decision.kind,
             state=decision.state.value,
@@ -240,6 +238,14 @@ class StoreWatch:
             expected=decision.expected,
         )
         return stopped_rule(rule, found=self._live) if self._is_stopped and self._live is not None else rule
+
+    def _told(self, rule: SpeculationRule) -> SpeculationRule:
+        """With what is wrong with the store now; a rule outlasts that."""
+        status = self._store.status()
+        if status.state not in _TROUBLE:
+            return rule
+        trouble = f"the store of the gates is {status.state.value}: {status.detail}"
+        return msgspec.structs.replace(rule, sentence=f"{rule.sentence}; {trouble}")
 
     def _records(self, gates: Snapshot) -> list[object]:
         """What the store says of the candidates, an operator's word included."""

@@ -109,7 +109,10 @@ def test_a_store_that_fails_takes_nothing_away(tmp_path: Path, harm: str) -> Non
             path.mkdir()
         until(lambda: watch.report().store["state"] in ("unreadable", "missing", "unreachable"))
         report = watch.report()
-        assert watch.rule == before == report.rule
+        assert watch.rule == before
+        # What is obeyed stays; what is said of it names the trouble while it lasts.
+        trouble = f"; the store of the gates is {report.store['state']}: {report.store['detail']}"
+        assert report.rule == msgspec.structs.replace(before, sentence=before.sentence + trouble)
         assert said == []
     assert sum(report.store[count] for count in ("parse_errors", "missing", "unreachable")) == 1
 
@@ -118,7 +121,11 @@ def test_a_store_that_cannot_be_read_at_the_start_is_named(tmp_path: Path) -> No
     (tmp_path / "gates.yaml").write_text("schema: [")
     with watching(tmp_path / "gates.yaml") as (watch, _):
         assert watch.rule.kind is None
-        assert "the store of the gates is unreadable: line" in watch.rule.sentence
+        assert "the store of the gates is unreadable: line" in watch.report().rule.sentence
+        (tmp_path / "gates.yaml").unlink()
+        passed(tmp_path / "gates.yaml")
+        until(lambda: watch.report().store["state"] == "current")
+        assert "the store of the gates" not in watch.report().rule.sentence
 
 
 def test_a_kind_picked_by_hand_runs_ungated_and_says_so(tmp_path: Path) -> None:
