@@ -4,6 +4,10 @@ A tile is four rows of one slot. Every tile is the same small product over the s
 softmax, Milakov and Gimelshein, 2018), whatever the window holds beside it; so a row's result depends on its prefix
 alone, bit by bit. Positions that a row does not see are masked, and weigh exactly nothing: pages after its last one
 scale by one and add zero, pages before its first one leave the sums empty.
+
+A page of the cache holds keys and then values, `[pages, 2, kv_heads, page_size, head_dim]`, or a key and a value side
+by side, `[pages, 1, kv_heads, page_size, 2 head_dim]`. The second is for TPUs, whose vectors have 128 lanes: an array
+whose last axis is 64 would be laid out there with pages innermost, and copied whole in every window.
 """
 
 from typing import NamedTuple
@@ -13,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
 from deployments.lm.kernels import attention as native
+from deployments.lm.kernels.attention import pallas
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.sums import row_sum
 
@@ -40,45 +45,66 @@ class Tiles(NamedTuple):
 
 
 def write(
-    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    cache: Float[Array, "pages halves kv_heads page_size depth"],
     *,
     keys: Float32[Array, "rows kv_heads head_dim"],
     values: Float32[Array, "rows kv_heads head_dim"],
     pages: Int[Array, " rows"],
     offsets: Int[Array, " rows"],
-) -> Float[Array, "pages 2 kv_heads page_size head_dim"]:
+    kernels: Kernels = Kernels.XLA,
+    in_loop: bool = False,
+) -> Float[Array, "pages halves kv_heads page_size depth"]:
     """Puts each row's key and value at its place. Rows never share a place, except on the scratch page.
 
     A value that is not finite is written as zero: rows that do not see it multiply it by zero, and must get zero. Keys
     stay as they are, so that rows that do see it come out as wrong as it was.
+
+    Args:
+        in_loop: whether this happens in a loop on the device, where nothing but the loop says how the cache lies.
     """
     kept = values.astype(cache.dtype)
-    both = jnp.stack([keys.astype(cache.dtype), jnp.where(jnp.isfinite(kept), kept, 0)], axis=1)
-    return cache.at[pages, :, :, offsets, :].set(both, mode="promise_in_bounds")
+    both = [keys.astype(cache.dtype), jnp.where(jnp.isfinite(kept), kept, 0)]
+    _, halves, kv_heads, page_size, depth = cache.shape
+    joined = jnp.stack(both, axis=1) if halves == 2 else jnp.concatenate(both, axis=-1)
+    if halves == 2 and kv_heads > 1 and not in_loop:
+        written = cache.at[pages, :, :, offsets, :].set(joined, mode="promise_in_bounds")
+        return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS else written
+    # Vector by vector: with one axis less, and in a loop, XLA for TPUs would lay the cache out anew, each position's
+    # vectors together.
+    parts = halves * kv_heads
+    places = (pages[:, None] * parts + jnp.arange(parts)) * page_size + offsets[:, None]
+    flat = cache.reshape(-1, depth).at[places.ravel()].set(joined.reshape(-1, depth), mode="promise_in_bounds")
+    written = flat.reshape(cache.shape)
+    return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS else written
 
 
 def attend(
     queries: Float32[Array, "rows heads head_dim"],
     *,
-    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    cache: Float[Array, "pages halves kv_heads page_size depth"],
     tiles: Tiles,
     kernels: Kernels = Kernels.XLA,
     scale: float | None = None,
     window: int | None = None,
+    softcap: float | None = None,
 ) -> Float32[Array, "rows width"]:
     """Softmax attention of every row to its slot's positions up to its own.
 
-    The native kernel serves bf16 caches whose heads and pages are multiples of 16.
+    The native kernel serves bf16 caches whose heads and pages are multiples of 16, and no soft cap. The Pallas kernel
+    serves heads that are multiples of 64 and pages that are multiples of 16.
 
     Args:
         scale: what scores are multiplied by; head_dim ** -0.5 when it is `None`.
+        softcap: scores are bent by a hyperbolic tangent to stay within plus and minus this (Gemma 2); `None` does not.
         window: how many positions a row sees, its own included; all when it is `None`. Pages that no row of a tile
             sees are not read.
     """
     if window is not None and window < 1:
         raise ValueError(f"a window of {window} positions shows a row nothing, not even itself; give 1 or more")
-    served = cache.dtype == jnp.bfloat16 and native.serves(head_dim=cache.shape[-1], page_size=cache.shape[-2])
-    if kernels is Kernels.NATIVE and served:
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"scores cannot be kept within a soft cap of {softcap}; give a positive one, or none")
+    head_dim, page_size = queries.shape[-1], cache.shape[-2]
+    if kernels is Kernels.NATIVE and softcap is None and native.serves(cache):
         return native.attend(
             queries,
             cache=cache,
@@ -88,25 +114,63 @@ def attend(
             scale=scale,
             window=window,
         )
-    scaled = queries * (cache.shape[-1] ** -0.5 if scale is None else scale)
-    return _attend_pairs(scaled, cache=cache, tiles=tiles, window=window)
+    scaled = queries * (head_dim**-0.5 if scale is None else scale)
+    by_tile = _by_tile(scaled, rows=tiles.rows, cache=cache)
+    firsts, ends = _pages_seen(tiles.positions, page_size=page_size, window=window)
+    if _is_pallas(kernels) and pallas.serves(cache):
+        out = pallas.attend(
+            by_tile,
+            cache=cache,
+            positions=tiles.positions,
+            pages=tiles.pages,
+            firsts=firsts,
+            ends=ends,
+            window=window,
+            softcap=softcap,
+            interpret=kernels is Kernels.PALLAS_INTERPRETED,
+        )
+    else:
+        out = _attend_pairs(by_tile, cache=cache, tiles=tiles, firsts=firsts, ends=ends, window=window, softcap=softcap)
+    return _by_row(out, tiles=tiles)
+
+
+def _is_pallas(kernels: Kernels) -> bool:
+    return kernels in (Kernels.PALLAS, Kernels.PALLAS_INTERPRETED)
+
+
+def _by_tile(
+    scaled: Float32[Array, "rows heads head_dim"],
+    *,
+    rows: Int[Array, "tiles lanes"],
+    cache: Float[Array, "pages halves kv_heads page_size depth"],
+) -> Float[Array, "tiles kv_heads queries head_dim"]:
+    """The queries of a tile that share a key stand together, by lane."""
+    kv_heads, head_dim = cache.shape[2], scaled.shape[-1]
+    tiled = scaled[rows].reshape(*rows.shape, kv_heads, -1, head_dim).transpose(0, 2, 1, 3, 4)
+    return tiled.reshape(len(rows), kv_heads, -1, head_dim).astype(cache.dtype)
+
+
+def _by_row(out: Float32[Array, "tiles kv_heads queries head_dim"], *, tiles: Tiles) -> Float32[Array, "rows width"]:
+    count, lanes = tiles.rows.shape
+    _, kv_heads, _, head_dim = out.shape
+    out = out.reshape(count, kv_heads, lanes, -1, head_dim).transpose(0, 2, 1, 3, 4)
+    flat: Array = out.reshape(count * lanes, -1)[tiles.lane_of_row]
+    return flat
 
 
 def _attend_pairs(
-    scaled: Float32[Array, "rows heads head_dim"],
+    tiled: Float[Array, "tiles kv_heads queries head_dim"],
     *,
-    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    cache: Float[Array, "pages halves kv_heads page_size depth"],
     tiles: Tiles,
+    firsts: Int[Array, " tiles"],
+    ends: Int[Array, " tiles"],
     window: int | None,
-) -> Float32[Array, "rows width"]:
+    softcap: float | None,
+) -> Float32[Array, "tiles kv_heads queries head_dim"]:
     """Tiles are worked off in pairs, each over the pages its own rows see; pairs of padding cost nothing."""
-    kv_heads, page_size, head_dim = cache.shape[2:]
-    count, lanes = tiles.rows.shape
-    group = scaled.shape[1] // kv_heads
-    tiled = scaled[tiles.rows].reshape(count, lanes, kv_heads, group, head_dim).transpose(0, 2, 1, 3, 4)
-    tiled = tiled.reshape(count, kv_heads, lanes * group, head_dim).astype(cache.dtype)
+    group = tiled.shape[2] // tiles.rows.shape[1]
     limits = jnp.repeat(tiles.positions, group, axis=1)[:, None, :, None]
-    firsts, ends = _pages_seen(tiles.positions, page_size=page_size, window=window)
     pages_of_pair = jnp.max((ends - firsts).reshape(-1, PAIR), axis=1)
 
     def pair(index: Int[Array, ""], out: Array) -> Array:
@@ -121,14 +185,13 @@ def _attend_pairs(
             firsts=first,
             count=pages_of_pair[index],
             window=window,
+            softcap=softcap,
         )
         return jax.lax.dynamic_update_slice_in_dim(out, done, at, axis=0)
 
     pairs = jnp.sum(pages_of_pair > 0)
-    out = jax.lax.fori_loop(0, pairs, pair, jnp.zeros(tiled.shape))
-    out = out.reshape(count, kv_heads, lanes, group, head_dim).transpose(0, 2, 1, 3, 4)
-    flat: Array = out.reshape(count * lanes, -1)[tiles.lane_of_row]
-    return flat
+    out: Array = jax.lax.fori_loop(0, pairs, pair, jnp.zeros(tiled.shape))
+    return out
 
 
 def _pages_seen(
@@ -145,33 +208,48 @@ def _pages_seen(
 def _attend_pages(
     queries: Float[Array, "tiles kv_heads queries head_dim"],
     *,
-    cache: Float[Array, "pages 2 kv_heads page_size head_dim"],
+    cache: Float[Array, "pages halves kv_heads page_size depth"],
     limits: Int[Array, "tiles 1 queries 1"],
     pages: Int[Array, "tiles slot_pages"],
     firsts: Int[Array, " tiles"],
     count: Int[Array, ""],
     window: int | None,
+    softcap: float | None,
 ) -> Float32[Array, "tiles kv_heads queries head_dim"]:
     """Each tile begins at its own first page. One that needs fewer than `count` goes on over masked ones."""
-    kv_heads, page_size, head_dim = cache.shape[2:]
-    halves = cache.reshape(-1, kv_heads, page_size, head_dim)
+    page_size = cache.shape[3]
 
     def step(index: Int[Array, ""], state: _Running) -> _Running:
         number = firsts[:, None] + index
         page = jnp.take_along_axis(pages, number, axis=1, mode="clip")[:, 0]
-        keys = halves.at[2 * page].get(mode="promise_in_bounds")
-        values = halves.at[2 * page + 1].get(mode="promise_in_bounds")
+        keys, values = _read(cache, page=page)
         positions = number[:, None, None] * page_size + jnp.arange(page_size)
         seen = positions <= limits
         if window is not None:
             seen &= positions > limits - window
-        return _accumulate(state, scores=jnp.where(seen, _scores(queries, keys), _MASKED), values=values)
+        scores = _scores(queries, keys)
+        if softcap is not None:
+            scores = softcap * jnp.tanh(scores / softcap)
+        return _accumulate(state, scores=jnp.where(seen, scores, _MASKED), values=values)
 
     empty = jnp.zeros((*queries.shape[:3], 1))
     start = _Running(peak=empty + _LOWEST, mass=empty, sums=jnp.zeros(queries.shape))
     end: _Running = jax.lax.fori_loop(0, count, step, start)
     # Lanes of padding have seen nothing.
     return end.sums / jnp.where(end.mass > 0, end.mass, 1)
+
+
+def _read(
+    cache: Float[Array, "pages halves kv_heads page_size depth"], *, page: Int[Array, " tiles"]
+) -> tuple[Float[Array, "tiles kv_heads page_size head_dim"], Float[Array, "tiles kv_heads page_size head_dim"]]:
+    """The keys and the values of one page for each tile."""
+    parts = cache.shape[1]
+    flat = cache.reshape(-1, *cache.shape[2:])
+    if parts == 1:
+        both = flat.at[page].get(mode="promise_in_bounds")
+        return both[..., : both.shape[-1] // 2], both[..., both.shape[-1] // 2 :]
+    keys = flat.at[2 * page].get(mode="promise_in_bounds")
+    return keys, flat.at[2 * page + 1].get(mode="promise_in_bounds")
 
 
 class _Running(NamedTuple):

@@ -37,6 +37,10 @@ class SelfAttention(nnx.Module):
         window: how many positions a row sees, its own included; `None` means all.
         is_gated: the result is weighed by a sigmoid of the gate (Qwen3.5).
         keys_are_values: values are the keys before their norm and rotation (Gemma 4).
+
+    Attributes:
+        exists: which queries are real, where some only fill a device's share up; `None` where all are.
+        group: how many queries share a key in the whole network; a device may have fewer of them.
     """
 
     def __init__(
@@ -73,13 +77,21 @@ class SelfAttention(nnx.Module):
         self.is_gated = is_gated
         self.keys_are_values = keys_are_values
         self.kernels = kernels
+        self.exists: nnx.Variable[Array] | None = nnx.data(None)
+        self.group = heads // max(kv_heads, 1)
 
     def __call__(self, x: Float32[Array, "rows width"], /, *, window: Window, cache: Array) -> Mixed:
         """The layer's share of the residual stream, and its cache with the rows' keys and values written."""
         seen = self.project(x, window=window)
         if self.kv_heads:
             cache = write(
-                cache, keys=seen.keys, values=seen.values, pages=window.rows.pages, offsets=window.rows.offsets
+                cache,
+                keys=seen.keys,
+                values=seen.values,
+                pages=window.rows.pages,
+                offsets=window.rows.offsets,
+                kernels=self.kernels,
+                in_loop=window.rows.in_loop,
             )
         return Mixed(self.finish(seen, window=window, cache=cache), cache)
 
@@ -105,17 +117,31 @@ class SelfAttention(nnx.Module):
 
     def finish(self, seen: Projected, *, window: Window, cache: Array) -> Float32[Array, "rows width"]:
         """From queries and a cache that holds the rows to the residual stream."""
+        out = self._attended(seen.queries, window=window, cache=cache)
+        if seen.gate is not None:
+            out = out * jax.nn.sigmoid(seen.gate)
+        if self.exists is not None:
+            out = jnp.where(jnp.repeat(self.exists[...], self.head_dim), out, 0.0)
+        return self.output(out, live=window.rows.live)
+
+    def _attended(self, queries: Array, *, window: Window, cache: Array) -> Float32[Array, "rows width"]:
+        """Always a whole group at a time: products of another shape may have other bits."""
+        rows, own = queries.shape[0], self.heads // max(self.kv_heads, 1)
+        missing = max(self.group - own, 0)
+        if missing:
+            grouped = queries.reshape(rows, self.kv_heads, own, self.head_dim)
+            queries = jnp.pad(grouped, ((0, 0), (0, 0), (0, missing), (0, 0))).reshape(rows, -1, self.head_dim)
         out = attend(
-            seen.queries,
+            queries,
             cache=cache,
             tiles=window.tiles,
             kernels=self.kernels,
             scale=self.scale,
             window=self.window,
         )
-        if seen.gate is not None:
-            out = out * jax.nn.sigmoid(seen.gate)
-        return self.output(out, live=window.rows.live)
+        if missing:
+            out = out.reshape(rows, self.kv_heads, self.group, self.head_dim)[:, :, :own].reshape(rows, -1)
+        return out
 
     def _turned(self, heads: Array, *, norm: RMSNorm | None, window: Window) -> Array:
         normed = heads if norm is None else norm(heads)

@@ -1,7 +1,4 @@
-"""How much memory a checkpoint takes once it is loaded, and which devices have it. Sums bytes; loads nothing.
-
-Chips' memory is from Google's pages about v5e, v5p and v6e (docs.cloud.google.com/tpu/docs).
-"""
+"""How much memory a checkpoint takes once it is loaded, and which devices have it. Sums bytes; loads nothing."""
 
 import math
 from collections.abc import Iterator
@@ -10,10 +7,10 @@ from dataclasses import dataclass
 from deployments.lm.cache.layout import CacheShape, Layout
 from deployments.lm.checkpoint.source import Checkpoint
 from deployments.lm.quant.linear import Precision
+from serve_app.compiling.chips import CHIPS
 from serve_app.inspecting.header import language_tensors
 
-_GB = 10**9
-_CHIPS = {"v5e": 16 * _GB, "v6e": 32 * _GB, "v5p": 95 * 2**30}
+_CHIPS = ("v5e", "v6e", "v5p")
 _COUNTS = (1, 4, 8)
 _SCALE_BYTES = 4
 _VECTOR_BYTES = 4
@@ -65,7 +62,7 @@ def memory_of(checkpoint: Checkpoint, /, *, layout: Layout | None) -> tuple[Memo
 def fits(memory: tuple[Memory, ...], /, *, free_here: int | None) -> tuple[Fit, ...]:
     """This machine's processor, and TPU slices with the weights spread over their chips."""
     devices = [("this machine's memory now", free_here)] if free_here is not None else []
-    devices += [(f"{chip} x {count}", size * count) for chip, size in _CHIPS.items() for count in _COUNTS]
+    devices += [(f"{chip} x {count}", CHIPS[chip].memory * count) for chip in _CHIPS for count in _COUNTS]
     return tuple(
         Fit(device=name, bytes=size, tokens={one.precision: _room(one, size=size) for one in memory})
         for name, size in devices
@@ -95,7 +92,7 @@ def _memory(checkpoint: Checkpoint, *, layout: Layout | None, precision: Precisi
 
 def _weights(checkpoint: Checkpoint, *, precision: Precision) -> Iterator[int]:
     """Bytes of each tensor as it is kept: matrices in the precision, embedding tables and vectors as floats."""
-    is_int8 = precision in (Precision.INT8, Precision.INT8_PLAIN)
+    is_int8 = precision.has_int8_weights
     float_bytes = precision.embedding_dtype.itemsize
     has_head = any(name.endswith(_HEADS) and not name.startswith("blk.") for name in checkpoint.shapes)
     for name in language_tensors(checkpoint):

@@ -26,14 +26,15 @@ class Shape:
     width: int
     page_size: int
     dtype: DTypeLike = jnp.float32
+    halves: int = 2
 
     def __str__(self) -> str:
         sizes = f"{self.heads}x{self.kv_heads}x{self.width}-pages-of-{self.page_size}"
-        return f"{sizes}-{jnp.dtype(self.dtype).name}"
+        return f"{sizes}-{jnp.dtype(self.dtype).name}" + ("-side-by-side" if self.halves == 1 else "")
 
     @property
     def slot_pages(self) -> int:
-        return LONGEST // self.page_size
+        return -(-LONGEST // self.page_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,16 @@ PARTS = (
 type Attend = Callable[[jax.Array, jax.Array, Tiles], jax.Array]
 
 
-def attending(*, kernels: Kernels = Kernels.XLA, scale: float | None = None, window: int | None = None) -> Attend:
+def attending(
+    *,
+    kernels: Kernels = Kernels.XLA,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Attend:
     return jax.jit(
         lambda queries, cache, tiles: attend(
-            queries, cache=cache, tiles=tiles, kernels=kernels, scale=scale, window=window
+            queries, cache=cache, tiles=tiles, kernels=kernels, scale=scale, window=window, softcap=softcap
         )
     )
 
@@ -153,13 +160,22 @@ def attended(
     spare = layout.rows - sum(part.count for part in parts)
     queries = np.concatenate([*asked, np.ones((spare, shape.heads, shape.width), np.float32)])
     held = cache_of(parts, shape=shape, layout=layout) if held is None else held
+    if shape.halves == 1:
+        held = np.concatenate([held[:, :1], held[:, 1:]], axis=-1)
     seen = np.asarray(how(jnp.asarray(queries), jnp.asarray(held), tiles_of(parts, shape=shape, layout=layout)))
     ends = list(accumulate(part.count for part in parts))
     assert not seen[ends[-1] :].any(), "rows of padding see something"
     return np.split(seen, ends)[:-1]
 
 
-def expected(part: Part, *, shape: Shape, scale: float | None = None, window: int | None = None) -> np.ndarray:
+def expected(
+    part: Part,
+    *,
+    shape: Shape,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> np.ndarray:
     """Softmax attention, written down once more."""
     queries = queries_of(part, shape=shape).astype(np.float64)
     keys, values = kept_of(part.slot, shape=shape).astype(np.float64).swapaxes(0, 1)
@@ -170,6 +186,7 @@ def expected(part: Part, *, shape: Shape, scale: float | None = None, window: in
         for head in range(shape.heads):
             own = head * shape.kv_heads // shape.heads
             scores = keys[seen, own] @ queries[row, head] * (shape.width**-0.5 if scale is None else scale)
+            scores = scores if softcap is None else softcap * np.tanh(scores / softcap)
             weights = np.exp(scores - scores.max())
             out[row, head] = weights @ values[seen, own] / weights.sum()
     return out.reshape(part.count, -1)
@@ -238,5 +255,5 @@ def check_poison(how: Attend, *, shape: Shape) -> None:
 
 def poison(held: np.ndarray, *, page: int, offset: int) -> np.ndarray:
     nothing = jnp.full((1, held.shape[2], held.shape[4]), jnp.nan)
-    place = {"pages": jnp.asarray([page]), "offsets": jnp.asarray([offset])}
-    return np.asarray(write(jnp.asarray(held), keys=nothing, values=nothing, **place))
+    pages, offsets = jnp.asarray([page]), jnp.asarray([offset])
+    return np.asarray(write(jnp.asarray(held), keys=nothing, values=nothing, pages=pages, offsets=offsets))

@@ -58,6 +58,19 @@ def test_scores_are_scaled_as_asked(scale: float) -> None:
         assert far(rows, expected(part, shape=SMALL, scale=scale)) < 2e-5
 
 
+def test_scores_stay_within_the_soft_cap() -> None:
+    for part, rows in zip(PARTS, attended(PARTS, attending(softcap=1.5), shape=SMALL), strict=True):
+        assert far(rows, expected(part, shape=SMALL, softcap=1.5)) < 1e-5
+        assert part.start < 5 or far(rows, expected(part, shape=SMALL)) > 1e-2
+
+
+def test_keys_and_values_side_by_side_are_the_same_keys_and_values() -> None:
+    for dtype in (jnp.float32, jnp.bfloat16):
+        apart = replace(SMALL, dtype=dtype)
+        how = attending(window=64)
+        same_bits(attended(PARTS, how, shape=replace(apart, halves=1)), attended(PARTS, how, shape=apart))
+
+
 @pytest.mark.parametrize("window", [5, 64])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_row_has_the_same_bits_everywhere(dtype: jnp.dtype, window: int) -> None:
@@ -96,12 +109,43 @@ def test_what_is_no_number_reaches_no_row_that_does_not_see_it(dtype: jnp.dtype)
     slots.check_poison(attending(), shape=replace(SMALL, dtype=dtype))
 
 
+@pytest.mark.parametrize("softcap", [0.0, -1.0, float("nan")])
+def test_a_soft_cap_of_nothing_is_refused(softcap: float) -> None:
+    with pytest.raises(ValueError, match="give a positive one"):
+        attended(PARTS[:1], attending(softcap=softcap), shape=SMALL)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+@pytest.mark.parametrize("halves", [1, 2])
+def test_every_key_and_value_is_written_at_its_own_place(halves: int, kv_heads: int) -> None:
+    rng = np.random.default_rng(4)
+    before = rng.normal(size=(5, halves, kv_heads, 4, 6)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 3, kv_heads, 6 * halves // 2)).astype(np.float32)
+    pages, offsets = (4, 1, 4), (0, 3, 2)
+
+    written = np.asarray(
+        write(
+            jnp.asarray(before),
+            keys=jnp.asarray(keys),
+            values=jnp.asarray(values),
+            pages=jnp.asarray(pages),
+            offsets=jnp.asarray(offsets),
+        )
+    )
+
+    wanted = before.copy()
+    for row, (page, offset) in enumerate(zip(pages, offsets, strict=True)):
+        pair = (keys[row], values[row])
+        wanted[page, :, :, offset] = np.stack(pair) if halves == 2 else np.concatenate(pair, axis=-1)
+    np.testing.assert_array_equal(written, wanted)
+
+
 def test_values_that_are_no_numbers_are_written_as_zero() -> None:
     keys = jnp.asarray([[[np.nan, 1.0]], [[2.0, np.inf]]], jnp.float32)
     values = jnp.asarray([[[np.nan, 3.0]], [[-np.inf, 3.4e38]]], jnp.float32)
-    places = {"pages": jnp.asarray([1, 1]), "offsets": jnp.asarray([0, 1])}
+    cache = jnp.zeros((2, 2, 1, 2, 2), jnp.bfloat16)
 
-    written = np.asarray(write(jnp.zeros((2, 2, 1, 2, 2), jnp.bfloat16), keys=keys, values=values, **places))
+    written = np.asarray(write(cache, keys=keys, values=values, pages=jnp.asarray([1, 1]), offsets=jnp.asarray([0, 1])))
 
     np.testing.assert_array_equal(written[1, 0, 0].astype(np.float32), keys[:, 0])
     np.testing.assert_array_equal(written[1, 1, 0].astype(np.float32), [[0.0, 3.0], [0.0, 0.0]])

@@ -2,8 +2,9 @@
 
 Layers with attention keep keys and values in pages, `[pages, 2, kv_heads, page_size, head_dim]`, keys at 0 and values
 at 1. Heads come before positions so that a tile's product reads a page as it lies: gathering position-major pages costs
-1.3 to 1.5 times as much on CPU (docs/adr/0005). Page 0 is the scratch page: padding rows write there and nobody reads
-it.
+1.3 to 1.5 times as much on CPU (docs/adr/0005). For TPUs, heads of 64 lie `[pages, 1, kv_heads, page_size, 128]`, a key
+and its value side by side: `lm.attention` says why. Page 0 is the scratch page: padding rows write there and nobody
+reads it.
 
 Layers with a recurrence keep a state per sequence, and what went into the rows of the last window's drafts, until it is
 known which of them stay (docs/adr/0009). State 0 is the scratch state, where the states after drafts are written and
@@ -18,6 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32
 
 SCRATCH_STATE = 0
+# Of a TPU's vectors.
+_LANES = 128
 
 type Cache = tuple[Any, ...]
 
@@ -37,6 +40,7 @@ class Recurrent:
     Attributes:
         channels: of the convolution,
         taps: and how many rows it spans, the current one included.
+        gates: for how many heads gates are kept, if not for as many as there are: several devices have them all.
     """
 
     heads: int
@@ -44,6 +48,7 @@ class Recurrent:
     value_dim: int
     channels: int
     taps: int
+    gates: int | None = None
 
 
 class RecurrentState(NamedTuple):
@@ -57,7 +62,7 @@ class RecurrentState(NamedTuple):
     matrices: Float32[Array, "states heads key_dim value_dim"]
     history: Float32[Array, "states past channels"]
     pending_inputs: Float32[Array, "pending channels"]
-    pending_gates: Float32[Array, "pending 2 heads"]
+    pending_gates: Float32[Array, "pending 2 gates"]
 
 
 type Layout = tuple[KeysAndValues | Recurrent, ...]
@@ -71,6 +76,7 @@ class CacheShape:
         layout: one entry per layer that keeps something of its own.
         pages: with the scratch page.
         page_size: positions per page.
+        is_abreast: keys and values of heads half as wide as a TPU's vectors lie side by side; see `lm.attention`.
         states: with the scratch state and the empty one; 0 where no layer is recurrent.
         pending: rows of drafts whose inputs are kept, with the place for rows that are no drafts.
     """
@@ -78,6 +84,7 @@ class CacheShape:
     layout: Layout
     pages: int
     page_size: int
+    is_abreast: bool = False
     states: int = 0
     pending: int = 0
 
@@ -106,6 +113,8 @@ class CacheShape:
         )
 
     def _pages_of(self, layer: KeysAndValues) -> tuple[int, int, int, int, int]:
+        if self.is_abreast and layer.head_dim == _LANES // 2:
+            return (self.pages, 1, layer.kv_heads, self.page_size, _LANES)
         return (self.pages, 2, layer.kv_heads, self.page_size, layer.head_dim)
 
     def _shapes_of(self, layer: Recurrent) -> tuple[tuple[int, ...], ...]:
@@ -113,5 +122,5 @@ class CacheShape:
             (self.states, layer.heads, layer.key_dim, layer.value_dim),
             (self.states, layer.taps - 1, layer.channels),
             (self.pending, layer.channels),
-            (self.pending, 2, layer.heads),
+            (self.pending, 2, layer.gates or layer.heads),
         )

@@ -48,10 +48,17 @@ def choose_kernels(wanted: Kernels, /, *, cache: Path) -> tuple[Kernels, str]:
         cache: where libraries are kept between starts.
 
     Raises:
-        ConfigError: `NATIVE` was asked for and cannot be had.
+        ConfigError: `NATIVE` or `PALLAS` was asked for and cannot be had.
     """
-    if wanted is Kernels.XLA:
-        return Kernels.XLA, "asked for"
+    if wanted in (Kernels.XLA, Kernels.PALLAS_INTERPRETED):
+        return wanted, "asked for"
+    chip = jax.default_backend()
+    if chip == "tpu" and wanted is not Kernels.NATIVE:
+        return Kernels.PALLAS, "TPU"
+    if wanted is Kernels.PALLAS:
+        raise ConfigError(
+            f"Pallas kernels cannot be used: they are for TPUs, and this is a {chip}; take kernels 'auto'"
+        )
     hindrance = _hindrance() or _load(cache)
     if hindrance is None:
         return Kernels.NATIVE, "AVX-512 VNNI"

@@ -10,6 +10,8 @@ import pytest
 from deployments.lm.attention import TILE_ROWS
 from deployments.lm.kernels.attention import attend, serves
 
+pytestmark = pytest.mark.usefixtures("native")
+
 PAGES, SLOT_PAGES = 48, 12
 
 
@@ -153,7 +155,9 @@ def test_positions_past_a_row_change_nothing(shape: Shape) -> None:
     assert (before[1] != other[1]).all()
 
 
-def test_which_sizes_are_served() -> None:
-    assert serves(head_dim=64, page_size=16)
-    assert not serves(head_dim=8, page_size=16)
-    assert not serves(head_dim=64, page_size=24)
+def test_which_caches_are_served() -> None:
+    assert serves(jnp.zeros((2, 2, 1, 16, 64), jnp.bfloat16))
+    assert not serves(jnp.zeros((2, 2, 1, 16, 64), jnp.float32))
+    assert not serves(jnp.zeros((2, 2, 1, 16, 8), jnp.bfloat16))
+    assert not serves(jnp.zeros((2, 2, 1, 24, 64), jnp.bfloat16))
+    assert not serves(jnp.zeros((2, 1, 1, 16, 128), jnp.bfloat16))

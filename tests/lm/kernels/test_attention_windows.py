@@ -8,6 +8,8 @@ from deployments.lm.kernels.choice import Kernels
 from tests.lm import slots
 from tests.lm.slots import PARTS, Attend, Shape, attended, attending, expected, same_bits
 
+pytestmark = pytest.mark.usefixtures("native")
+
 
 def shape(*, heads: int, kv_heads: int, width: int, page_size: int) -> Shape:
     return Shape(heads=heads, kv_heads=kv_heads, width=width, page_size=page_size, dtype=jnp.bfloat16)

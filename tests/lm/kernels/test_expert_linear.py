@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from deployments.lm.kernels import expert_linear, int8_linear
 
+pytestmark = pytest.mark.usefixtures("native")
+
 EXPERTS, INPUTS, OUTPUTS = 6, 70, 37
 
 _experts = jax.jit(

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from deployments.lm.kernels.int8_linear import GROUP, multiply, pack
 
+pytestmark = pytest.mark.usefixtures("native")
+
 _multiply = jax.jit(lambda x, weights, scales, live: multiply(x, weights=weights, scales=scales, live=live))
 
 

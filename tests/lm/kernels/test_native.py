@@ -8,7 +8,9 @@ import pytest
 
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.kernels.native import choose_kernels, sources
+from deployments.messages.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("native")
 _BUILD = """
 import sys
 from pathlib import Path
@@ -83,6 +85,25 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert f"{file} cannot be written" in out
     _, err = start(file, "native").communicate(timeout=100)
     assert "take kernels 'xla', or 'auto'" in err
+
+
+@pytest.mark.parametrize("wanted", [Kernels.XLA, Kernels.PALLAS_INTERPRETED])
+def test_what_needs_no_library_builds_none(tmp_path: Path, wanted: Kernels) -> None:
+    assert choose_kernels(wanted, cache=tmp_path) == (wanted, "asked for")
+    assert not any(tmp_path.iterdir())
+
+
+def test_pallas_kernels_are_refused_where_there_is_no_tpu(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="they are for TPUs, and this is a cpu; take kernels 'auto'"):
+        choose_kernels(Kernels.PALLAS, cache=tmp_path)
+
+
+@pytest.mark.parametrize("wanted", [Kernels.AUTO, Kernels.PALLAS])
+def test_a_tpu_gets_pallas_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Kernels) -> None:
+    monkeypatch.setattr("jax.default_backend", lambda: "tpu")
+    assert choose_kernels(wanted, cache=tmp_path) == (Kernels.PALLAS, "TPU")
+    with pytest.raises(ConfigError, match="they are for processors, and this is a tpu"):
+        choose_kernels(Kernels.NATIVE, cache=tmp_path)
 
 
 def test_a_second_folder_in_one_process_is_not_needed(tmp_path: Path) -> None:

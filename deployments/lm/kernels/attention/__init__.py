@@ -1,18 +1,19 @@
-"""Attention to the paged cache: `native.cc` for processors; `attend` is its Python side."""
+"""Attention to the paged cache: `native.cc` for processors; `attend` is its Python side. `pallas` is for TPUs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, BFloat16, Float32, Int32
+from jaxtyping import Array, BFloat16, Float, Float32, Int32
 
 from deployments.lm.kernels.native import ATTEND
 
 _VECTOR = 16
 
 
-def serves(*, head_dim: int, page_size: int) -> bool:
-    """Whether the kernel can take heads of this width on pages of this size."""
-    return head_dim % _VECTOR == 0 and page_size % _VECTOR == 0
+def serves(cache: Float[Array, "pages halves kv_heads page_size depth"], /) -> bool:
+    """Whether the kernel can read this cache: bf16, keys apart from values, heads and pages of whole vectors."""
+    is_whole = cache.shape[4] % _VECTOR == 0 and cache.shape[3] % _VECTOR == 0
+    return is_whole and cache.shape[1] == 2 and cache.dtype == jnp.bfloat16
 
 
 def attend(

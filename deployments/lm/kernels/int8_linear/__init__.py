@@ -15,10 +15,17 @@ _SHIFT = 0x80
 def pack(levels: Int8[np.ndarray, "outputs inputs"], /) -> UInt8[np.ndarray, "blocks quads 64"]:
     """Weights as the kernel reads them: 16 outputs side by side, four inputs of each; both padded with zeros."""
     outputs, inputs = levels.shape
-    padded = np.zeros((-(-outputs // _OUTPUTS) * _OUTPUTS, -(-inputs // GROUP) * GROUP), np.int8)
+    count, quads, _ = packed_shape(levels.shape)
+    padded = np.zeros((count * _OUTPUTS, quads * 4), np.int8)
     padded[:outputs, :inputs] = levels
-    blocks = padded.reshape(-1, _OUTPUTS, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3)
-    return blocks.reshape(len(blocks), -1, 4 * _OUTPUTS).view(np.uint8) ^ np.uint8(_SHIFT)
+    blocks = padded.reshape(count, _OUTPUTS, quads, 4).transpose(0, 2, 1, 3)
+    return blocks.reshape(packed_shape(levels.shape)).view(np.uint8) ^ np.uint8(_SHIFT)
+
+
+def packed_shape(shape: tuple[int, ...], /) -> tuple[int, int, int]:
+    """Of weights of `[outputs, inputs]`, as `pack` lays them out."""
+    outputs, inputs = shape
+    return -(-outputs // _OUTPUTS), -(-inputs // GROUP) * GROUP // 4, 4 * _OUTPUTS
 
 
 def multiply(

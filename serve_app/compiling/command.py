@@ -1,0 +1,134 @@
+"""`outrider compile`: from options to tables or JSON on standard output. Progress is on stderr; chips are let alone."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from deployments.messages.errors import ConfigError
+from serve_app.compiling.chips import Slice, slice_named
+
+if TYPE_CHECKING:
+    from serve_app.compiling.blueprints import Subject
+    from serve_app.compiling.report import Report
+    from serve_app.compiling.windows import Programs
+
+_WIDTH = 120
+_SHAPES = (".yaml", ".yml", ".json")
+_KNOWN = Path(__file__).parent / "shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """What `outrider compile` was asked."""
+
+    chip: str
+    model: str
+    precision: str
+    slots: int
+    context: int
+    draft_k: int
+    as_json: bool = False
+    page_size: int = 64
+    ladder: tuple[int, ...] = (8, 16, 32, 64, 128)
+
+
+def run_command(options: CompileOptions, /) -> bool:
+    """Compiles, prints, and says whether all is well: it fits, and every program was compiled.
+
+    Raises:
+        ConfigError, CheckpointError: the slice is not known, or the model is not one, or not as is wanted.
+    """
+    report = compile_model(options)
+    if options.as_json:
+        print(report.to_json().decode())
+        return report.is_sound
+    from serve_app.compiling.tables import tables
+
+    # A file or a pipe has no width of its own, and the tables need more than the 80 columns it would be given.
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(tables(report))
+    return report.is_sound
+
+
+def compile_model(options: CompileOptions, /) -> "Report":
+    """The report on one model and slice. Raises as `run_command` does."""
+    on = slice_named(options.chip)
+    leave_devices_alone()
+    from serve_app.compiling.report import fits_at_all, report_of
+
+    subject = _subject(options, on=on)
+    return report_of(subject, programs=_compiled(subject) if fits_at_all(subject) else {})
+
+
+def leave_devices_alone() -> None:
+    """Chips of this machine belong to whoever serves; to be called before JAX is imported."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def _subject(options: CompileOptions, *, on: Slice) -> "Subject":
+    from deployments.lm.quant.linear import Precision
+    from serve_app.compiling.blueprints import Wanted, check_compiler, open_model, subject_of
+
+    check_compiler()
+    wanted = Wanted(
+        precision=Precision(options.precision),
+        slots=options.slots,
+        context=options.context,
+        page_size=options.page_size,
+        draft_k=options.draft_k,
+        ladder=options.ladder,
+    )
+    return subject_of(open_model(_path(options.model)), wanted=wanted, on=on)
+
+
+def _path(model: str) -> Path:
+    from serve_app.model_fetch import resolve_model
+
+    path = Path(model)
+    known = _KNOWN / f"{model.lower()}.yaml"
+    if path.suffix not in _SHAPES:
+        # The shape of a model that has a name is here, and need not be fetched.
+        return known if known.is_file() and not path.exists() else resolve_model(model)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {model}; --model is a model, a name, or a file with the shape of one")
+    return path
+
+
+def _compiled(subject: "Subject") -> "Programs":
+    from deployments.verifier.ahead import compile_for
+
+    sizes = subject.blueprint.sizes
+    rounds = () if sizes.rounds is None else sizes.rounds.sizes
+    total = len(sizes.ladder.rungs) + len(sizes.ladder.emits) + len(rounds)
+    with _bar(f"{subject.name} for {subject.on.name}", total=total) as advance:
+        return compile_for(subject.blueprint, progress=advance)
+
+
+@contextmanager
+def _bar(name: str, *, total: int) -> "Iterator[_Advance]":
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield _Advance(progress, task=progress.add_task(name, total=total), is_quiet=console.is_terminal)
+
+
+class _Advance:
+    """Moves the bar on a terminal, and prints a line elsewhere."""
+
+    def __init__(self, progress: Progress, *, task: TaskID, is_quiet: bool) -> None:
+        self._progress = progress
+        self._task = task
+        self._is_quiet = is_quiet
+
+    def __call__(self, text: str) -> None:
+        self._progress.update(self._task, advance=1)
+        if not self._is_quiet:
+            print(text, file=sys.stderr, flush=True)
