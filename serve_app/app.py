@@ -14,7 +14,8 @@ from deployments.ingress.deployment import IngressServer
 from deployments.tokenizer.deployment import TokenizerServer
 from deployments.verifier.deployment import VerifierServer
 from serve_app.chip_placement import actor_options
-from serve_app.config import AppConfig, OffConfig
+from serve_app.config import AppConfig
+from serve_app.drafter_config import OffConfig
 from serve_app.gating.gatekeeper import StoreGatekeeper
 from serve_app.metrics import ReplicaMetrics
 from serve_app.model_fetch import resolve_model

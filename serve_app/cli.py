@@ -1,6 +1,7 @@
 """The command line: `outrider run`, `generate`. Wiring only; each command's work is in a module of its own."""
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from deployments.messages.errors import OutriderError
+from serve_app.chip_placement import settle_platform
 from serve_app.gating.commands import app as gate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -20,6 +22,10 @@ Speculation = Annotated[
     Literal["auto", "off", "ngram"], typer.Option(help="auto runs what has passed the gates here; ngram runs unproven.")
 ]
 GeneratedSpeculation = Annotated[Literal["auto", "off", "ngram"], typer.Option(help="auto is ngram: it asks no gates.")]
+DraftPlacement = Annotated[
+    Literal["remote", "chip"],
+    typer.Option(help="Where drafts are made: in replicas of their own, or on the verifier's device."),
+]
 DraftK = Annotated[int, typer.Option(min=1, max=8, help="The most drafts a request gets in one window.")]
 Slots = Annotated[int, typer.Option(min=1, help="Requests in the batch at once.")]
 ServedName = Annotated[
@@ -30,7 +36,12 @@ AdminKeysFile = Annotated[str, typer.Option(help="A file with one key per line, 
 Gates = Annotated[str, typer.Option(help="Where the gates are: file:PATH or redis://HOST; by default your own file.")]
 Context = Annotated[int, typer.Option("--ctx", min=8, help="The most tokens of prompt and reply together.")]
 PrecisionName = Annotated[
-    Literal["int8", "int8-plain", "bf16", "f32"], typer.Option("--precision", help="How weights and products are kept.")
+    Literal["int8", "int8-plain", "w8a16", "bf16", "f32"],
+    typer.Option("--precision", help="How weights and products are kept."),
+]
+
+TensorParallel = Annotated[
+    int, typer.Option("--tensor-parallel", "--tp", min=1, help="Devices of a replica that share the model.")
 ]
 
 
@@ -39,10 +50,12 @@ def run(
     model: Model = "smollm2-135m",
     *,
     speculation: Speculation = "auto",
+    placement: DraftPlacement = "remote",
     draft_k: DraftK = 7,
     slots: Slots = 8,
     context: Context = 2048,
     precision: PrecisionName = "int8",
+    tensor_parallel: TensorParallel = 1,
     drafters: Annotated[int, typer.Option(min=1, help="Drafter replicas.")] = 1,
     verifiers: Annotated[int, typer.Option(min=1, help="Verifier replicas.")] = 1,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -64,16 +77,16 @@ def run(
         raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
     check_model(path := resolve_model(model), context=context)
     name = served_name or default_name(model)
-    drafter = {"kind": speculation} | ({} if speculation == "off" else {"replicas": drafters})
     config = AppConfig.model_validate(
         {
             "model": str(path.absolute()),
             "served_name": name,
-            "drafter": {**drafter, "reason": f"--speculation {speculation}"},
+            "drafter": _drafter(speculation, placement=placement, replicas=drafters),
             "verifier": {
                 "slots": slots,
                 "context": context,
                 "precision": precision,
+                "tensor_parallel": tensor_parallel,
                 "draft_k": draft_k,
                 "replicas": verifiers,
             },
@@ -81,10 +94,7 @@ def run(
             "gates": {"store": gates} if gates else {},
         }
     )
-    print(
-        f"starting {name or path.name}: Ray, then the model; the first start also compiles (a minute or two)",
-        flush=True,
-    )
+    print(_announcement(name or path.name), flush=True)
     interrupt = _Interrupt()
     interrupt.listen()
     try:
@@ -193,6 +203,27 @@ def inspect(
     print(inspection.to_json().decode() if as_json else "\n".join(inspection.lines()))
 
 
+@app.command("compile")
+def compile_programs(
+    *,
+    chip: Annotated[str, typer.Option(help="The slice: v5e-1, v5e-4, v5e-8, v5p-1, v5p-4, v6e-1, v6e-4, ...")],
+    model: Annotated[str, typer.Option(help="A model as MODEL is elsewhere, or a file with the shape of one.")],
+    precision: PrecisionName = "int8",
+    slots: Slots = 8,
+    context: Context = 2048,
+    draft_k: Annotated[int, typer.Option(min=0, max=8, help="The most drafts a request gets; 0 for none.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Compile a deployment's programs for TPUs that are not here; say what fits and estimate how fast it would be."""
+    from serve_app.compiling.command import CompileOptions, run_command
+
+    options = CompileOptions(
+        chip=chip, model=model, precision=precision, slots=slots, context=context, draft_k=draft_k, as_json=as_json
+    )
+    if not run_command(options):
+        raise typer.Exit(1)
+
+
 @app.command()
 def models() -> None:
     """List the models that have a name here."""
@@ -203,6 +234,7 @@ def models() -> None:
 
 def main() -> None:
     """The console script: errors of ours are one sentence and exit status 1."""
+    settle_platform(os.environ)
     try:
         app()
     except OutriderError as error:
@@ -225,6 +257,22 @@ class _Interrupt:
             self._stopping = True
             print("stopping", flush=True)
             raise KeyboardInterrupt
+
+
+def _drafter(speculation: str, *, placement: str, replicas: int) -> dict[str, str | int]:
+    """The section of the configuration. Raises `typer.BadParameter` for a placement that the kind does not have."""
+    if placement == "chip" and speculation != "ngram":
+        raise typer.BadParameter("chip needs --speculation ngram", param_hint="--placement")
+    section: dict[str, str | int] = {"kind": speculation, "reason": f"--speculation {speculation}"}
+    if speculation != "off":
+        section["replicas"] = replicas
+    if speculation == "ngram":
+        section["placement"] = placement
+    return section
+
+
+def _announcement(name: str) -> str:
+    return f"starting {name}: Ray, then the model; the first start also compiles (a minute or two)"
 
 
 def _welcome(*, url: str, model: str, needs_key: bool) -> str:

@@ -1,20 +1,19 @@
 """The configuration: one section per deployment, and one for the gates, checked before anything starts."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Self
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from deployments.ingress.auth import key_digest
 from deployments.ingress.settings import IngressSettings
-from deployments.lm.drafting.build import StrategySettings
-from deployments.lm.drafting.ngram import NgramSettings
-from deployments.lm.drafting.noise import NoiseSettings
-from deployments.lm.drafting.oracle import OracleSettings
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
-from deployments.verifier.loading import ModelSettings
+from deployments.verifier.calls import ChipSettings
 from deployments.verifier.settings import VerifierSettings
+from deployments.verifier.sizing import ModelSettings
+from serve_app.chip_placement import chip_environment
+from serve_app.drafter_config import AutoConfig, DrafterConfig, NgramConfig, OffConfig
 from serve_app.gates_config import GatesConfig
 from serve_app.gating.gatekeeper import Choosing, DrafterChoice, GateSettings
 from serve_app.key_files import read_keys
@@ -26,87 +25,19 @@ class TokenizerConfig(Placement):
     """The tokenizer deployment."""
 
 
-class DrafterPlacement(Placement):
-    """What drafters of every kind share.
-
-    Attributes:
-        listen_host: the address drafters listen on; empty takes the node's own.
-        reason: why this drafter runs, for the start-up line.
-    """
-
-    listen_host: str = ""
-    reason: str = ""
-
-
-class OffConfig(Section):
-    """No drafter: every request is decoded plainly."""
-
-    kind: Literal["off"]
-    reason: str = "drafter.kind is off"
-
-
-class AutoConfig(DrafterPlacement):
-    """What has passed the gates on this chip, in the order of the documents; nothing where nothing has."""
-
-    kind: Literal["auto"] = "auto"
-    reason: str = "drafter.kind is auto"
-
-    def strategy(self, *, draft_k: int) -> StrategySettings:
-        """Of the one kind there is yet."""
-        return NgramSettings(max_k=draft_k)
-
-
-class NgramConfig(DrafterPlacement):
-    """Copies from the request's own tokens: what followed the last occurrence of its last `max_n..min_n` tokens."""
-
-    kind: Literal["ngram"] = "ngram"
-    max_n: PositiveInt = 3
-    min_n: PositiveInt = 2
-    reason: str = "drafter.kind is ngram, picked by hand"
-
-    def strategy(self, *, draft_k: int) -> StrategySettings:
-        return NgramSettings(max_n=self.max_n, min_n=self.min_n, max_k=draft_k)
-
-
-class RandomConfig(DrafterPlacement):
-    """Random tokens; proves that wrong drafts change no reply."""
-
-    kind: Literal["random"]
-    vocabulary: PositiveInt
-    seed: int = 0
-    reason: str = "drafter.kind is random, for a proof"
-
-    def strategy(self, *, draft_k: int) -> StrategySettings:
-        return NoiseSettings(vocab_size=self.vocabulary, seed=self.seed, max_k=draft_k)
-
-
-class OracleConfig(DrafterPlacement):
-    """Known continuations from a file; proves full acceptance."""
-
-    kind: Literal["oracle"]
-    path: str
-    reason: str = "drafter.kind is oracle, for a proof"
-
-    def strategy(self, *, draft_k: int) -> StrategySettings:
-        return OracleSettings(path=self.path, max_k=draft_k)
-
-
-type DrafterConfig = Annotated[
-    AutoConfig | OffConfig | NgramConfig | RandomConfig | OracleConfig, Field(discriminator="kind")
-]
-
-
 class VerifierConfig(Placement):
     """The verifier deployment.
 
     Attributes:
         slots: requests in the batch at once.
         context: the most tokens of prompt and reply together.
-        precision: `int8` stays close to f32; `int8-plain` is coarser.
+        precision: `int8` stays close to f32; `int8-plain` is coarser; `w8a16` is for TPUs.
         kernels: `native` needs AVX-512 with VNNI and a C++ compiler; `auto` takes it where it can be had, else `xla`.
+        tensor_parallel: devices of a replica that share the model.
         draft_k: the most drafts a request gets in one window.
         draft_rows: the most drafts of all requests in one window.
         draft_deadline_ms: the most a window waits for drafts.
+        rounds: the most windows of one device call where drafts come from the device.
         ladder: the row counts windows are compiled for.
         cache_pages: pages of the cache; none takes as many as all slots can fill.
         prefix_cache: whether prompts that begin alike share pages.
@@ -117,7 +48,7 @@ class VerifierConfig(Placement):
         max_queue: requests that may wait for a slot.
         stream_interval_ms: the longest a chunk of a stream is held back, to travel with the next; 16 ms per open stream
             at most. 0 sends a chunk per window.
-        tpus: TPU chips per replica.
+        tpus: TPU chips per replica: none, 1, 2, 4 or 8 of a host.
         compile_cache: where compiled programs are kept; empty keeps none.
     """
 
@@ -125,9 +56,11 @@ class VerifierConfig(Placement):
     context: PositiveInt = 2048
     precision: Precision = Precision.INT8
     kernels: Kernels = Kernels.AUTO
+    tensor_parallel: PositiveInt = 1
     draft_k: int = Field(default=7, ge=1, le=8)
     draft_rows: PositiveInt = 8
     draft_deadline_ms: PositiveFloat = 5.0
+    rounds: int = Field(default=4, ge=1, le=64)
     ladder: tuple[PositiveInt, ...] = (8, 16, 32, 64, 128)
     page_size: PositiveInt = 64
     cache_pages: PositiveInt | None = None
@@ -140,6 +73,22 @@ class VerifierConfig(Placement):
     stream_interval_ms: float = Field(default=40.0, ge=0)
     tpus: int = Field(default=0, ge=0)
     compile_cache: str = str(Path.home() / ".cache" / "outrider" / "programs")
+
+    @field_validator("tpus")
+    @classmethod
+    def _is_part_of_a_host(cls, chips: int) -> int:
+        chip_environment(chips)
+        return chips
+
+    @model_validator(mode="after")
+    def _uses_its_chips(self) -> Self:
+        # A chip of TPU v7x is two devices.
+        if self.tpus and not self.tpus <= self.tensor_parallel <= 2 * self.tpus:
+            raise ValueError(
+                f"tensor_parallel {self.tensor_parallel} does not fit {self.tpus} TPU chips; set it to {self.tpus}, "
+                f"or to {2 * self.tpus} where a chip is two devices"
+            )
+        return self
 
 
 class IngressConfig(Placement):
@@ -205,6 +154,7 @@ class AppConfig(Section):
                 model_path=self.model,
                 precision=section.precision,
                 kernels=section.kernels,
+                tensor_parallel=section.tensor_parallel,
                 slots=section.slots,
                 context=section.context,
                 page_size=section.page_size,
@@ -218,11 +168,13 @@ class AppConfig(Section):
                 reserve_tokens=section.reserve_tokens,
                 prefill_budget=section.prefill_budget,
                 priority_step_s=section.priority_step_s,
+                chip=self.chip,
             ),
             served_model=self._served_name(),
             draft_deadline_s=section.draft_deadline_ms / 1e3,
             max_queue=section.max_queue,
             stream_interval_s=section.stream_interval_ms / 1e3,
+            gain_span=self.gates.gain_span(),
         )
 
     def gate_settings(self) -> GateSettings:
@@ -235,6 +187,7 @@ class AppConfig(Section):
             reason=drafter.reason,
             order=self.gates.auto_order,
             least_gain=self.gates.least_gain,
+            on_lost_gain=self.gates.on_lost_gain,
         )
 
     def drafter_choices(self) -> tuple[DrafterChoice, ...]:
@@ -243,7 +196,8 @@ class AppConfig(Section):
         if isinstance(drafter, OffConfig):
             return ()
         kind = "ngram" if isinstance(drafter, AutoConfig) else drafter.kind
-        return (DrafterChoice(kind=kind, settings=drafter.strategy(draft_k=self.verifier.draft_k)),)
+        settings = drafter.strategy(draft_k=self.verifier.draft_k)
+        return (DrafterChoice(kind=kind, settings=settings, placement="chip" if self.chip else "remote"),)
 
     def api_keys(self) -> tuple[str, ...]:
         """The keys themselves, which stay in this process. Raises `ConfigError` when they cannot be read."""
@@ -267,6 +221,14 @@ class AppConfig(Section):
             max_body_bytes=section.max_body_bytes,
             request_timeout_s=section.request_timeout_s,
         )
+
+    @property
+    def chip(self) -> ChipSettings | None:
+        """The drafter on the verifier's device, if that is where it is; then none is deployed."""
+        drafter, section = self.drafter, self.verifier
+        if not isinstance(drafter, NgramConfig) or drafter.placement != "chip":
+            return None
+        return ChipSettings(drafter=drafter.strategy(draft_k=section.draft_k), rounds=section.rounds)
 
     def _served_name(self) -> str | None:
         return self.served_name or served_name(self.model)

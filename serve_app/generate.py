@@ -24,8 +24,9 @@ from deployments.tokenizer.deployment import TokenizerServer
 from deployments.verifier.counters import ENGINE_METRICS
 from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.engine import Engine
-from deployments.verifier.loading import ModelSettings, load_model
+from deployments.verifier.loading import load_model
 from deployments.verifier.onboard import OnboardDrafts
+from deployments.verifier.sizing import ModelSettings
 from serve_app.config import AppConfig
 from serve_app.metrics import ReplicaMetrics
 from serve_app.model_fetch import resolve_model

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deployments.messages.metrics import MetricKind, MetricSpec
-from serve_app import config, sections
+from serve_app import config, drafter_config, sections
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ("serve_app", "deployments")
@@ -264,7 +264,9 @@ def declared_metrics() -> set[str]:
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     found = [
-        value for value in vars(config).values() if isinstance(value, type) and issubclass(value, sections.Section)
+        value
+        for value in (*vars(config).values(), *vars(drafter_config).values())
+        if isinstance(value, type) and issubclass(value, sections.Section)
     ]
     names = {name for section in found for name in section.model_fields}
     assert names

@@ -69,8 +69,7 @@ def build_api(
         Route("/v1/models", door.closed(service.models, route="models"), methods=["GET"]),
         Route("/v1/models/{model:path}", door.closed(service.model, route="model"), methods=["GET"]),
         Route("/health", door.open(service.health, route="health"), methods=["GET"]),
-        Route("/admin/gates", door.guarded(operations.gates, route="gates"), methods=["GET"]),
-        Route("/admin/profile", door.guarded(operations.profile, route="profile"), methods=["POST"]),
+        *operations.routes(door),
         Route("/metrics", door.open(service.metrics, route="metrics"), methods=["GET"]),
     ]
     api = Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _unforeseen})

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float32, Float64, Int, Int32
 from deployments.lm.attention import Tiles
 from deployments.lm.cache.layout import Cache, Layout, Recurrent
 from deployments.lm.layers import Embedding, RMSNorm, rope_angles
+from deployments.lm.mesh import first_of, gathered
 from deployments.lm.quant.linear import Linear
 from deployments.lm.recurrence import Recurrence
 from deployments.lm.sums import rounded
@@ -58,6 +59,7 @@ class WindowRows(NamedTuple):
     Attributes:
         live: how many there are; the rest are padding, and come last.
         recurrence: how they run through recurrent layers; `None` in networks without.
+        in_loop: whether the layers run in a loop on the device, as `attention.write` must know.
     """
 
     tokens: Int[Array, " rows"]
@@ -66,6 +68,7 @@ class WindowRows(NamedTuple):
     offsets: Int[Array, " rows"]
     live: Int32[Array, ""]
     recurrence: Recurrence | None = None
+    in_loop: bool = False
 
 
 class Angles(NamedTuple):
@@ -176,6 +179,9 @@ class Decoder(nnx.Module):
 
     Args:
         rotary: frequencies of each rotary table, in radians per position; attention names its table by number.
+
+    Attributes:
+        axis: the devices it is split over; `None` where this one has all of it.
     """
 
     def __init__(
@@ -195,6 +201,7 @@ class Decoder(nnx.Module):
         self.norm = norm
         self.head = head
         self.inputs = inputs
+        self.axis: str | None = None
         self.rotary = nnx.List([nnx.Variable(jnp.asarray(table, jnp.float32)) for table in rotary])
 
     def hidden(self, rows: WindowRows, *, tiles: Tiles, cache: Cache) -> tuple[Float32[Array, "rows width"], Cache]:
@@ -224,12 +231,21 @@ class Decoder(nnx.Module):
         self, hidden: Float32[Array, "rows width"], *, live: Int32[Array, ""] | None = None
     ) -> Float32[Array, "rows vocabulary"]:
         """Scores of every token of the vocabulary, for each of the first `live` rows given; `None` means all."""
+        return gathered(self.scores(hidden, live=live), axis=self.axis)[:, : self.config.vocabulary]
+
+    def scores(
+        self, hidden: Float32[Array, "rows width"], *, live: Int32[Array, ""] | None = None
+    ) -> Float32[Array, "rows tokens"]:
+        """Those that this device computes; of tokens that only fill its share up, minus infinity."""
         scores = self.head(self.norm(hidden), live=live)
         if self.config.logit_scale != 1.0:
             scores = scores * self.config.logit_scale
         if self.config.softcap is not None:
             scores = jnp.tanh(scores * (1.0 / self.config.softcap)) * self.config.softcap
-        return scores
+        if self.axis is None:
+            return scores
+        tokens = first_of(scores.shape[-1], axis=self.axis) + jnp.arange(scores.shape[-1])
+        return jnp.where(tokens < self.config.vocabulary, scores, -jnp.inf)
 
 
 def _normed(x: Array, *, norm: RMSNorm | None) -> Array:

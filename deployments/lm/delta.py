@@ -46,6 +46,10 @@ class GatedDeltaNet(nnx.Module):
         kernel: the convolution's, oldest row first.
         norm: over each head's values.
         key_heads: queries and keys have so many, each of which serves several neighbouring heads.
+
+    Attributes:
+        own: numbers of the heads that are here, of those that `gates`, `rates` and `bias` are for: few values, whole on
+            every device, so that no bit depends on how many share them. `None` where all are here.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class GatedDeltaNet(nnx.Module):
         self.output = output
         self.key_heads = key_heads
         self.shape = shape
+        self.own: nnx.Variable[Array] | None = nnx.data(None)
 
     def __call__(self, x: Float32[Array, "rows width"], /, *, window: Window, cache: RecurrentState) -> Mixed:
         """The layer's share of the residual stream, and its states with the rows that stay in them."""
@@ -102,6 +107,8 @@ class GatedDeltaNet(nnx.Module):
         # left over of a window's is computed otherwise than the rest.
         decay = jnp.exp(self.rates[...] * jax.nn.softplus(row.gates[1] + self.bias[...]))
         learning = jax.nn.sigmoid(row.gates[0])
+        if self.own is not None:
+            decay, learning = (gate[self.own[...]] for gate in jax.lax.optimization_barrier((decay, learning)))
         # Barriers keep XLA from computing all of this anew for every element of the matrices.
         mixed = jax.lax.optimization_barrier(jax.nn.silu(mixed))
         queries, keys, values, decay, learning = jax.lax.optimization_barrier(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Int32
 
+from deployments.lm.mesh import first_of, total
 from deployments.lm.quant.linear import Linear
 from deployments.lm.sums import rounded, row_sum
 
@@ -53,13 +54,25 @@ class GatedFeedForward(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """Token ids to vectors, in f32 whatever the table is kept in."""
+    """Token ids to vectors, in f32 whatever the table is kept in.
+
+    Attributes:
+        axis: the devices that each have some of the table; `None` where this one has all.
+    """
 
     def __init__(self, table: Float[Array, "vocabulary width"]) -> None:
         self.table = nnx.Param(table)
+        self.axis: str | None = None
 
     def __call__(self, tokens: Int[Array, " rows"], /) -> Float32[Array, "rows width"]:
-        return self.table[...][tokens].astype(jnp.float32)
+        table = self.table[...]
+        if self.axis is None:
+            return table[tokens].astype(jnp.float32)
+        places = tokens - first_of(table.shape[0], axis=self.axis)
+        # The one device that has a row gives it; what the others add is zero, so the sum is the row.
+        is_own = (places >= 0) & (places < table.shape[0])
+        own = jnp.where(is_own[:, None], table[jnp.where(is_own, places, 0)].astype(jnp.float32), 0.0)
+        return total(own, axis=self.axis)
 
 
 def rope_angles(

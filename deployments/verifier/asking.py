@@ -14,6 +14,20 @@ type Rules = Callable[[], SpeculationRule]
 """Answers the rule of this moment; called in every window."""
 
 
+# A struct, not a dataclass: one is made for every request in every call.
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decoding slot may have while the rule of one moment holds.
+
+    Attributes:
+        k: the most drafts in its next window.
+        declined: why it is 0, if it is.
+    """
+
+    slot: Slot
+    k: int
+    declined: Decline | None = None
+
+
 class DraftRounds:
     """One round per window, asked ahead where the window before it allows.
 
@@ -63,6 +77,16 @@ class DraftRounds:
         has_asked, self._has_asked = self._has_asked, False
         return self._source.exchange(wanted).cut(wanted) if wanted or has_asked else Drafts()
 
+    def allowances(self, slots: Iterable[Slot], /) -> list[Allowance]:
+        """For windows whose drafts come from elsewhere; nothing is counted."""
+        room = self._room(slots)
+        found: list[Allowance] = []
+        for slot in room.decoding:
+            declined = self._decline(slot, room=room)
+            k = self._most(slot, room=room) if declined is None else 0
+            found.append(Allowance(slot=slot, k=k, declined=declined))
+        return found
+
     def close(self, request_id: str, /, *, reason: str) -> None:
         """The request is over."""
         self._source.close(request_id, reason=reason)
@@ -86,9 +110,12 @@ class DraftRounds:
         )
 
     def _wanted(self, slot: Slot, *, room: "_Room") -> DraftWanted:
-        limit = slot.request.speculation.max_draft
-        k = min(room.share if limit is None else min(room.share, limit), slot.remaining - 1)
+        k = self._most(slot, room=room)
         return DraftWanted(request=slot.request, sequence=slot.tokens, accepted=slot.accepted, k=k)
+
+    def _most(self, slot: Slot, *, room: "_Room") -> int:
+        limit = slot.request.speculation.max_draft
+        return min(room.share if limit is None else min(room.share, limit), slot.remaining - 1)
 
     def _decline(self, slot: Slot, *, room: "_Room") -> Decline | None:
         speculation = slot.request.speculation

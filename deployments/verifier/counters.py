@@ -35,6 +35,8 @@ ENGINE_METRICS: tuple[MetricSpec, ...] = (
     _counter("spec_decode_num_accepted_tokens", "Draft tokens accepted."),
     _counter("spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by place in the draft.", "position"),
     _counter("spec_decode_declined", "Windows in which a request had no draft, by reason.", "reason"),
+    _counter("round_calls", "Device calls of several windows whose drafts the device made itself."),
+    _counter("round_windows", "Windows that ran in such calls."),
     _counter("late_compilations", "Programs compiled after the service was ready; each one made somebody wait."),
     _gauge("active_slots", "Slots in use."),
     _gauge("waiting_requests", "Requests waiting for a slot."),

@@ -1,5 +1,6 @@
 """A window under way, what it did to each request, and what whoever waits is told. Data only."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from deployments.messages.errors import DeadlinePassed, OutriderError
 from deployments.messages.generation import FinishReason, TokenChunk
 from deployments.verifier.drafts import Drafts
 from deployments.verifier.plan import Span, StepPlan
-from deployments.verifier.programs import Launched
+from deployments.verifier.programs import Launched, WindowResult
 from deployments.verifier.reporting import Drawn
 from deployments.verifier.slots import Slot
 
@@ -33,13 +34,35 @@ class Advance(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class UnderWay:
-    """A window the device works on."""
+    """A window the device works on.
+
+    Attributes:
+        window: `None` where it was part of a call of several.
+        follows: when the window before it landed; `None` where the device had nothing to do in between.
+        waited: seconds for drafts.
+    """
 
     plan: StepPlan
     drafts: Drafts
-    window: Launched
+    window: Launched | None
+    follows: float | None
+    waited: float
     launched_at: float
     rows: int
+
+    def windows(self, clock: Callable[[], float], /) -> "Iterator[Came]":
+        """Waits for it."""
+        assert self.window is not None
+        result = self.window.result()
+        yield Came(flight=self, result=result, at=clock())
+
+
+class Came(NamedTuple):
+    """What a window brought, and when."""
+
+    flight: UnderWay
+    result: WindowResult | None
+    at: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +70,7 @@ class Landed:
     """A window whose tokens are known, and when they were."""
 
     steps: list[Advance]
-    drafts: Drafts
+    flight: UnderWay
     at: float
 
 

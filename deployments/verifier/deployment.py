@@ -12,13 +12,14 @@ from deployments.messages.metrics import MetricsFactory
 from deployments.messages.ports import Gatekeeper, Locate
 from deployments.verifier.counters import ENGINE_METRICS
 from deployments.verifier.discovery import keep_discovering
-from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.gate_counters import GATE_METRICS, GateGauges
 from deployments.verifier.gating import say_speculation
 from deployments.verifier.link_counters import LINK_COUNTERS
-from deployments.verifier.links import DrafterLinks, LinkSettings
-from deployments.verifier.loading import LoadedModel, load_model, to_stderr
+from deployments.verifier.links import DrafterLinks
+from deployments.verifier.live_gain import LiveGains
+from deployments.verifier.loading import load_model, to_stderr
 from deployments.verifier.pacing import Pacer
+from deployments.verifier.profiling import Profiler
 from deployments.verifier.remote import RemoteDrafts
 from deployments.verifier.runner import EngineRunner
 from deployments.verifier.settings import VerifierSettings
@@ -49,11 +50,14 @@ class VerifierServer:
         self._loaded = loaded = load_model(model, progress=to_stderr("loading"))
         self._links: DrafterLinks | None = None
         if drafter is not None and settings.model.draft_k > 0:
-            self._links = DrafterLinks(settings=self._link_settings(loaded), metrics=self._metrics)
-        drafts = RemoteDrafts(self._links) if self._links else NoDrafts()
+            told = settings.links(verifier=f"verifier-{self._created}", vocabulary=loaded.config.vocabulary)
+            self._links = DrafterLinks(settings=told, metrics=self._metrics)
+        drafts = RemoteDrafts(self._links) if self._links else loaded.chip_drafts()
         self._watch = gatekeeper(loaded.facts())
         self._gauges = GateGauges(self._watch, metrics=self._metrics, slots=settings.model.slots)
-        engine = loaded.engine(drafts=drafts, metrics=self._metrics, rules=lambda: self._watch.rule)
+        engine = loaded.engine(drafts=drafts, metrics=self._metrics, rules=lambda: self._watch.rule, on_chip=True)
+        engine.watch_windows(LiveGains(self._watch, span=settings.gain_span).landed)
+        self._profiler = Profiler()
         self._drafter = drafter
         watch_programs(loaded.report, metrics=self._metrics)
         most, pace = settings.model.slots + settings.max_queue, Pacer(interval_s=settings.stream_interval_s)
@@ -61,7 +65,7 @@ class VerifierServer:
         self._starting = asyncio.Lock()
         self._is_started = False
         self._discovery: asyncio.Task[None] | None = None
-        say_speculation(self._watch.rule, draft_k=settings.model.draft_k, report=loaded.report)
+        say_speculation(self._watch.report().rule, draft_k=settings.model.draft_k, report=loaded.report)
 
     async def generate(self, request: GenerateRequest, /) -> AsyncGenerator[TokenChunk]:
         """Streams a reply; see `VerifierPort`."""
@@ -81,12 +85,16 @@ class VerifierServer:
             slots=model.slots,
             created=self._created,
             draft_kind=self._watch.rule.kind,
-            max_draft=model.draft_k if self._links else 0,
+            max_draft=model.draft_k if self._links or model.chip else 0,
         )
 
     async def gates(self) -> GateReport:
         """What the gates say about this replica."""
         return self._watch.report()
+
+    async def profile(self, seconds: float, /) -> bytes:
+        """A trace of this replica at work; see `VerifierPort`."""
+        return await self._profiler.trace(seconds=seconds)
 
     async def metrics(self) -> str:
         self._gauges.refresh()
@@ -106,11 +114,3 @@ class VerifierServer:
             self._runner.start()
             if self._links is not None:
                 self._discovery = asyncio.create_task(keep_discovering(self._drafter, links=self._links))
-
-    def _link_settings(self, loaded: LoadedModel) -> LinkSettings:
-        return LinkSettings(
-            verifier=f"verifier-{self._created}",
-            vocab_size=loaded.config.vocabulary,
-            k_max=self._settings.model.draft_k,
-            deadline_s=self._settings.draft_deadline_s,
-        )

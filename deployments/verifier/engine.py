@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.messages.errors import OutriderError
-from deployments.messages.generation import GenerateRequest, TokenChunk
+from deployments.messages.generation import GenerateRequest
 from deployments.messages.metrics import Metrics
 from deployments.verifier.asking import DraftRounds, Rules
 from deployments.verifier.batch import Limits
+from deployments.verifier.calling import Calls, CallUnderWay
 from deployments.verifier.checking import check_request
 from deployments.verifier.delivery import Advance, Delivery, Landed, UnderWay, refusal
-from deployments.verifier.drafts import Drafts, DraftSource
+from deployments.verifier.drafts import DraftSource
 from deployments.verifier.gating import ungated
+from deployments.verifier.pacing import together
 from deployments.verifier.packing import pack
 from deployments.verifier.paging import Paging
 from deployments.verifier.plan import Span, StepPlan
 from deployments.verifier.programs import Programs, WindowResult
 from deployments.verifier.reporting import Drawn, drawn_for
 from deployments.verifier.scheduler import Scheduler
-from deployments.verifier.slots import Slot
+from deployments.verifier.scheduler_gauges import SchedulerGauges
 from deployments.verifier.states import States
+from deployments.verifier.telling import Telling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class EngineSettings:
     Attributes:
         draft_k: the most drafts a request gets in one window; 0 never speculates.
         draft_rows: the most drafts of all requests together; `None` sets no limit.
+        rounds: the most windows of one device call that drafts for itself; 0 makes none. The source must draft alike.
         reserve_tokens, prefill_budget, priority_step_s: as in `batch.Limits`.
     """
 
@@ -44,6 +48,7 @@ class EngineSettings:
     draft_k: int
     page_size: int
     draft_rows: int | None = None
+    rounds: int = 0
     reserve_tokens: int = 256
     prefill_budget: int = 32
     priority_step_s: float = 10.0
@@ -93,20 +98,33 @@ class Engine:
             metrics=metrics,
             rules=rules or ungated(slots=settings.slots, draft_k=settings.draft_k),
         )
-        self._under_way: UnderWay | None = None
-        self._landed: Landed | None = None
+        self._calls = Calls(
+            programs=programs,
+            scheduler=self.scheduler,
+            rounds=self._rounds,
+            most=settings.rounds,
+            kind="ngram",
+            shape=(settings.slots, settings.context),
+        )
+        self._telling = Telling(rounds=self._rounds, metrics=metrics, caches_prefixes=prefix is not None)
+        self._under_way: UnderWay | CallUnderWay | None = None
+        self._landed: list[Landed] = []
         self._outbox: list[Delivery] = []
         # Whose slots are free already and who has not been told of the end.
         self._ending: set[str] = set()
         self._vocabulary = vocabulary
         self._metrics = metrics
         self._clock = clock
-        self._caches_prefixes = prefix is not None
-        self._evicted = 0
+        self._gauges = SchedulerGauges(self.scheduler, metrics=metrics)
+        self._on_landed: Callable[[Landed], None] = lambda landed: None
 
     @property
     def is_idle(self) -> bool:
         return self.scheduler.is_idle and self._under_way is None
+
+    def watch_windows(self, on_landed: Callable[[Landed], None], /) -> None:
+        """Has `on_landed` told of each window that landed, in this thread, while the device works on the next one."""
+        self._on_landed = on_landed
 
     def submit(self, request: GenerateRequest, /) -> None:
         """Queues a request.
@@ -124,7 +142,7 @@ class Engine:
             self._rounds.close(request_id, reason="cancelled")
             self._metrics.add("requests_cancelled")
             # No window may follow to say so.
-            self._set_gauges()
+            self._gauges.refresh()
 
     def step(self) -> list[Delivery]:
         """Takes what the window under way brought, sends the next one off, and says what the first one brought.
@@ -132,12 +150,12 @@ class Engine:
         Only what the next window depends on is done between the two: the rest while the device works.
         """
         self._landed = self._land()
-        if self._landed is not None:
+        if self._landed:
             self._rounds.ask(self.scheduler.active)
         self._prepare(now=self._clock())
-        self._launch(landed_at=None if self._landed is None else self._landed.at)
+        self._launch(landed_at=self._landed[-1].at if self._landed else None)
         self._tell()
-        self._set_gauges()
+        self._gauges.refresh()
         return self._take_outbox()
 
     def fail_all(self, error: OutriderError, /) -> list[Delivery]:
@@ -152,33 +170,45 @@ class Engine:
         for request_id in ids:
             with suppress(Exception):
                 self._rounds.close(request_id, reason="failed")
-        self._set_gauges()
+        self._gauges.refresh()
         return [*self._take_outbox(), *(Delivery(request_id=request_id, error=error) for request_id in ids)]
 
     def _tell(self) -> None:
-        landed, self._landed = self._landed, None
-        if landed is not None:
-            for step in landed.steps:
-                self._outbox.append(self._deliver(step, drafts=landed.drafts, now=landed.at))
+        landed, self._landed = self._landed, []
+        for window in landed:
+            for step in window.steps:
+                self._outbox.append(self._telling.delivery(step, drafts=window.flight.drafts, now=window.at))
                 self._ending.discard(step.span.slot.request.request_id)
+            self._on_landed(window)
 
     def _take_outbox(self) -> list[Delivery]:
         taken, self._outbox = self._outbox, []
-        return taken
+        return together(taken)
 
-    def _land(self) -> Landed | None:
-        flight, self._under_way = self._under_way, None
-        if flight is None:
-            return None
-        result = flight.window.result()
-        now = self._clock()
-        self._metrics.observe("window_seconds", value=now - flight.launched_at, labels=(str(flight.rows),))
-        return Landed(steps=self._apply(flight.plan, result=result, now=now), drafts=flight.drafts, at=now)
+    def _land(self) -> list[Landed]:
+        under_way, self._under_way = self._under_way, None
+        landed: list[Landed] = []
+        for flight, result, at in () if under_way is None else under_way.windows(self._clock):
+            self._metrics.observe("window_seconds", value=at - flight.launched_at, labels=(str(flight.rows),))
+            self._metrics.observe("window_occupancy", value=flight.plan.rows / flight.rows)
+            if flight.window is None:
+                self._metrics.add("round_windows")
+            landed.append(Landed(steps=self._apply(flight.plan, result=result, now=at), flight=flight, at=at))
+        return landed
 
     def _launch(self, *, landed_at: float | None) -> None:
         """Sends off the next window, if there is anything to run."""
         if not self.scheduler.active:
             return
+        call = self._calls.launch(follows=landed_at, clock=self._clock)
+        if call is not None:
+            self._metrics.add("round_calls")
+        under_way = self._launch_window(follows=landed_at) if call is None else call
+        self._under_way = under_way
+        if landed_at is not None:
+            self._metrics.observe("host_seconds", value=under_way.launched_at - under_way.waited - landed_at)
+
+    def _launch_window(self, *, follows: float | None) -> UnderWay:
         asked = self._clock()
         drafts = self._rounds.collect(self.scheduler.active)
         drafted = self._clock()
@@ -194,11 +224,15 @@ class Engine:
         )
         # The device may begin before `launch` returns.
         launched = self._clock()
-        flight = self._programs.launch(window)
-        self._under_way = UnderWay(plan=plan, drafts=drafts, window=flight, launched_at=launched, rows=rung.rows)
-        self._metrics.observe("window_occupancy", value=plan.rows / rung.rows)
-        if landed_at is not None:
-            self._metrics.observe("host_seconds", value=launched - drafted + asked - landed_at)
+        return UnderWay(
+            plan=plan,
+            drafts=drafts,
+            window=self._programs.launch(window),
+            follows=follows,
+            waited=drafted - asked,
+            launched_at=launched,
+            rows=rung.rows,
+        )
 
     def _prepare(self, *, now: float) -> None:
         """Settles who is in the next window, and refuses those who waited too long."""
@@ -212,7 +246,7 @@ class Engine:
             self._metrics.add("num_preemptions", amount=len(changes.preempted))
         if changes.expired:
             self._metrics.add("requests_expired", amount=len(changes.expired))
-            self._set_gauges()
+            self._gauges.refresh()
 
     def _apply(self, plan: StepPlan, *, result: WindowResult | None, now: float) -> list[Advance]:
         """Everything the next window depends on, and nothing else: drafters wait for it."""
@@ -247,50 +281,3 @@ class Engine:
             self.scheduler.release(slot)
             self._ending.add(slot.request.request_id)
         return Advance(span=span, drawn=drawn, fresh=fresh, finish=finish, is_first=is_first)
-
-    def _deliver(self, step: Advance, *, drafts: Drafts, now: float) -> Delivery:
-        slot, drawn, fresh, finish = step.span.slot, step.drawn, step.fresh, step.finish
-        if step.is_first:
-            self._count_prompt(slot)
-        else:
-            self._tally(step.span, kept=drawn.kept, drafts=drafts)
-        self._metrics.add("generation_tokens", amount=len(fresh))
-        chunk = TokenChunk(
-            token_ids=fresh,
-            finish_reason=finish,
-            statistics=slot.statistics(now=now),
-            logprobs=None if drawn.logprobs is None else drawn.logprobs[: len(fresh)],
-        )
-        if finish is not None:
-            self._rounds.close(slot.request.request_id, reason=finish.value)
-            self._metrics.add("requests_finished", labels=(finish.value,))
-        return Delivery(request_id=slot.request.request_id, chunk=chunk)
-
-    def _tally(self, span: Span, *, kept: int, drafts: Drafts) -> None:
-        slot = span.slot
-        declined = drafts.declined.get(slot.request.request_id)
-        if declined is not None:
-            self._rounds.count_decline(slot, reason=declined)
-        if span.drafts:
-            slot.tally.rounds[(span.drafts, kept)] += 1
-            slot.tally.draft_kind = drafts.kind
-            self._metrics.add("spec_decode_num_drafts")
-            self._metrics.add("spec_decode_num_draft_tokens", amount=span.drafts)
-            self._metrics.add("spec_decode_num_accepted_tokens", amount=kept)
-            for position in range(kept):
-                self._metrics.add("spec_decode_num_accepted_tokens_per_pos", labels=(str(position),))
-
-    def _count_prompt(self, slot: Slot) -> None:
-        if slot.request.cache_prompt and self._caches_prefixes:
-            self._metrics.add("prefix_cache_queries", amount=len(slot.request.prompt_ids))
-            self._metrics.add("prefix_cache_hits", amount=slot.reused)
-
-    def _set_gauges(self) -> None:
-        self._metrics.set("active_slots", value=len(self.scheduler.active))
-        self._metrics.set("waiting_requests", value=self.scheduler.waiting)
-        self._metrics.set("pages_in_use", value=self.scheduler.pages_in_use)
-        self._metrics.set("pages_cached", value=self.scheduler.pages_cached)
-        evicted = self.scheduler.pages_evicted
-        if evicted > self._evicted:
-            self._metrics.add("pages_evicted", amount=evicted - self._evicted)
-            self._evicted = evicted

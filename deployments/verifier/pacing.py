@@ -78,6 +78,17 @@ class Pacer:
         return chunk
 
 
+def together(deliveries: Sequence[Delivery], /) -> list[Delivery]:
+    """One chunk for each request that has some, and after them the errors."""
+    chunks: dict[str, TokenChunk] = {}
+    for each in deliveries:
+        if each.chunk is not None:
+            before = chunks.get(each.request_id)
+            chunks[each.request_id] = each.chunk if before is None else joined(before, then=each.chunk)
+    told = [Delivery(request_id=request_id, chunk=chunk) for request_id, chunk in chunks.items()]
+    return [*told, *(each for each in deliveries if each.chunk is None)]
+
+
 def joined(first: TokenChunk, /, *, then: TokenChunk) -> TokenChunk:
     """One chunk that says what both say."""
     told = None if then.logprobs is None else (first.logprobs or ()) + then.logprobs

@@ -6,6 +6,8 @@ with recurrent layers pages are only of use as far as a state was left behind at
 not who is admitted, nor when.
 """
 
+from collections.abc import Sequence
+
 from deployments.lm.cache.pages import PageAllocator
 from deployments.lm.cache.prefix import PrefixCache
 from deployments.verifier.slots import Slot
@@ -73,6 +75,15 @@ class Paging:
         if wanted > 0:
             slot.pages += self._allocator.take(min(wanted, self._allocator.free))
         return len(slot.pages) * self._size
+
+    def extend_all(self, positions: Sequence[tuple[Slot, int]], /) -> bool:
+        """Gives each slot pages for so many positions; or none of them any, where there are too few, and says so."""
+        wanted = sum(max(self._allocator.pages_for(count) - len(slot.pages), 0) for slot, count in positions)
+        if wanted > self._allocator.free:
+            return False
+        for slot, count in positions:
+            self.extend(slot, positions=count)
+        return True
 
     def may_grow(self, slot: Slot, /) -> bool:
         """Whether the slot has fewer pages than its whole reply takes."""

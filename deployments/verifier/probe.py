@@ -7,7 +7,7 @@ smallest of them on the same hidden rows; where a size differs, rungs that could
 smallest rung alone every reply is still exact.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float32, Int32
 
 from deployments.lm.sampling.logprobs import no_logprobs
 from deployments.messages.generation import GenerateRequest, SamplingSettings
+from deployments.verifier.calls import RoundsSize
 from deployments.verifier.history import History
 from deployments.verifier.ladder import Ladder
 from deployments.verifier.packing import PackedExtras, PackedWindow, no_shaping
@@ -39,11 +40,13 @@ class ProbeReport:
         ladder: the rungs that may serve.
         refused: why each other rung may not.
         rows: rows compared, summed over rungs.
+        refused_calls: why calls of several windows of some sizes may not serve.
     """
 
     ladder: Ladder
     refused: dict[Rung, str]
     rows: int
+    refused_calls: dict[RoundsSize, str] = field(default_factory=dict)
 
 
 def probe(programs: Programs, *, vocabulary: int, progress: Progress) -> ProbeReport:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32
 
@@ -17,6 +16,7 @@ from deployments.lm.program_text import program_fingerprint
 from deployments.lm.sampling.logprobs import LogProbs
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
+from deployments.verifier.calls import RoundsInput, RoundsOutput, RoundsSize
 from deployments.verifier.compiling import Unbuilt, compile_all, temporaries
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.supplying import ExtrasSupply
@@ -61,30 +61,51 @@ class Launched:
         return _fetched(self.emitted, wants_logprobs=self.wants_logprobs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchedRounds:
+    """A call of several windows under way."""
+
+    out: RoundsOutput
+
+    def result(self) -> RoundsOutput:
+        """What they drew, on the host. Blocks until all are done."""
+        return cast(RoundsOutput, jax.tree.map(np.asarray, self.out))
+
+
 class Programs:
     """Every program of a verifier, and the device state they share.
 
     Attributes:
-        slot_pages, room: as in `blueprint.Sizes`.
+        slots, slot_pages, room: as in `blueprint.Sizes`.
+        mesh: the devices they run on; `None` for the only one.
+        calls: the sizes of calls of several windows that may be used.
         fingerprint: of what all of them compute, as they were lowered.
     """
 
     fingerprint: str
+    calls: tuple[RoundsSize, ...] = ()
 
     def __init__(self, blueprint: Blueprint, /, *, progress: Progress) -> None:
         sizes = blueprint.sizes
         self.ladder = sizes.ladder
         self.shape = sizes.shape
+        self.slots = sizes.slots
         self.slot_pages = sizes.slot_pages
         self.room = sizes.room
+        self.mesh = blueprint.mesh
+        self.calls = () if sizes.rounds is None else sizes.rounds.sizes
         self._blueprint = blueprint
         self._weights = blueprint.weights
-        self._cache = sizes.shape.zeros(sizes.cache_dtype)
+        self._cache = blueprint.fresh_cache()
         self._extras = ExtrasSupply(
-            sizes=sizes.ladder.emits, slots=sizes.slots, context=sizes.context, longest=sizes.longest
+            sizes=sizes.ladder.emits,
+            slots=sizes.slots,
+            context=sizes.context,
+            longest=sizes.longest,
+            place=blueprint.everywhere,
         )
-        self._zeroed = jax.jit(_zeros_like, donate_argnums=0, keep_unused=True).lower(self._cache).compile()
-        self._body, self._emit = self._compile(progress)
+        self._zeroed = blueprint.clearing().compile()
+        self._body, self._emit, self._rounds = self._compile(progress)
 
     def launch(self, window: PackedWindow, /) -> Launched:
         """Sends one window off and returns at once; windows run in the order in which they were sent off."""
@@ -95,6 +116,14 @@ class Programs:
             emitted.tokens.copy_to_host_async()
             emitted.live.copy_to_host_async()
         return Launched(hidden=hidden, emitted=emitted, wants_logprobs=_wants_logprobs(window))
+
+    def launch_rounds(self, taken: RoundsInput, /, *, size: RoundsSize) -> LaunchedRounds:
+        """Sends off several windows as one call and returns at once."""
+        extras = self._extras.none(size.emits)
+        out, self._cache = self._rounds[size](self._weights, self._cache, taken, extras)
+        for part in out:
+            part.copy_to_host_async()
+        return LaunchedRounds(out=out)
 
     def run_body(self, window: PackedWindow, /) -> Float32[Array, "rows width"]:
         """The layers alone; as many rows as the widest rung has, of which the window's come first."""
@@ -124,7 +153,8 @@ class Programs:
     @property
     def temporaries(self) -> int:
         """Bytes the hungriest program takes beside weights and cache, as its compiler counted them."""
-        return max(temporaries(program) for program in (*self._body.values(), *self._emit.values()))
+        every = (*self._body.values(), *self._emit.values(), *self._rounds.values())
+        return max(temporaries(program) for program in every)
 
     def page(self, number: int, /, *, layer: int) -> Array:
         """One page of one layer with attention; for proofs."""
@@ -145,9 +175,9 @@ class Programs:
             # A window that failed took the cache along, or left its error there. What is left is given back first:
             # there may be no room for two.
             self._cache = ()
-            self._cache = self.shape.zeros(self._blueprint.sizes.cache_dtype)
+            self._cache = self._blueprint.fresh_cache()
 
-    def _compile(self, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any]]:
+    def _compile(self, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any], dict[RoundsSize, Any]]:
         jobs = self._blueprint.all_lowered()
         self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
         done: dict[Any, Any] = compile_all(jobs, progress=progress)
@@ -158,11 +188,11 @@ class Programs:
                     f"this device cannot run the model: of the smallest window {done[needed].reason}; "
                     "try another verifier.precision or verifier.kernels"
                 )
-        return {rung: done[rung] for rung in self.ladder.rungs}, {size: done[size] for size in self.ladder.emits}
-
-
-def _zeros_like(cache: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, cache)
+        return (
+            {rung: done[rung] for rung in self.ladder.rungs},
+            {size: done[size] for size in self.ladder.emits},
+            {size: done[size] for size in self.calls},
+        )
 
 
 def _wants_logprobs(window: PackedWindow) -> bool:

@@ -123,6 +123,10 @@ class Scheduler:
                 spans.append(room.take(self._prompt_span(slot, rows=min(count, room.lanes))))
         return StepPlan(spans=tuple(spans))
 
+    def reserve(self, positions: Sequence[tuple[Slot, int]], /) -> bool:
+        """Gives slots pages for so many positions each, all or nothing; says whether it did."""
+        return self._paging.extend_all(positions)
+
     def holds(self, slot: Slot, /) -> bool:
         """Whether the slot is still in the batch."""
         return self._slots.get(slot.index) is slot

@@ -3,11 +3,13 @@
 Nothing a window brings outlives it, so there is nothing that a failure or a preemption could leave stale.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int32
 
 from deployments.lm.sampling.shaping import BLOCK_FIELDS
@@ -22,12 +24,8 @@ def extras_shapes(size: int, /, *, slots: int, context: int, longest: int) -> Em
     """What a draw of `size` rows takes, without its values."""
     most = slots * most_blocks(context=context, longest=longest)
     nothing = no_shaping(size)
-    shapes: Any = EmitExtras(
-        rows=jax.ShapeDtypeStruct(nothing.shape, nothing.dtype),
-        blocks=jax.ShapeDtypeStruct((most, BLOCK_FIELDS), jnp.int32),
-        numbers=jax.ShapeDtypeStruct((2,), jnp.int32),
-    )
-    return shapes
+    rows, blocks, numbers = ((nothing.shape, nothing.dtype), ((most, BLOCK_FIELDS), jnp.int32), ((2,), jnp.int32))
+    return EmitExtras(*(_shape_alone(*shape) for shape in (rows, blocks, numbers)))
 
 
 class ExtrasSupply:
@@ -38,15 +36,27 @@ class ExtrasSupply:
 
     Args:
         sizes: of the draw.
+        place: puts arrays where the programs run.
     """
 
-    def __init__(self, *, sizes: tuple[int, ...], slots: int, context: int, longest: int) -> None:
+    def __init__(
+        self,
+        *,
+        sizes: tuple[int, ...],
+        slots: int,
+        context: int,
+        longest: int,
+        place: Callable[[Any], Any] = lambda leaves: leaves,
+    ) -> None:
         self._most = slots * most_blocks(context=context, longest=longest)
         blocks = jnp.zeros((self._most, BLOCK_FIELDS), jnp.int32)
         nothing = jnp.zeros(2, jnp.int32)
+        blocks, nothing = place((blocks, nothing))
         self._none = {
-            size: EmitExtras(rows=jnp.asarray(no_shaping(size)), blocks=blocks, numbers=nothing) for size in sizes
+            size: EmitExtras(rows=place(jnp.asarray(no_shaping(size))), blocks=blocks, numbers=nothing)
+            for size in sizes
         }
+        self._place = place
         self._widen = {count: self._widening(count) for count in _steps(self._most)}
 
     def none(self, size: int, /) -> EmitExtras:
@@ -60,13 +70,17 @@ class ExtrasSupply:
         padded = np.zeros((step, BLOCK_FIELDS), np.int32)
         padded[:used] = extras.blocks
         numbers = np.asarray([used, extras.wants_logprobs], np.int32)
-        return EmitExtras(rows=extras.rows, blocks=self._widen[step](padded), numbers=numbers)
+        return EmitExtras(rows=extras.rows, blocks=self._place(self._widen[step](padded)), numbers=numbers)
 
     def _widening(self, count: int) -> Any:
         def widen(blocks: Int32[Array, "count fields"]) -> Int32[Array, "most fields"]:
             return jnp.pad(blocks, ((0, self._most - count), (0, 0)))
 
         return jax.jit(widen).lower(jax.ShapeDtypeStruct((count, BLOCK_FIELDS), jnp.int32)).compile()
+
+
+def _shape_alone(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _steps(most: int) -> list[int]:

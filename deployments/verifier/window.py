@@ -21,6 +21,7 @@ from deployments.lm.recurrence import Recurrence
 from deployments.lm.sampling.drawing import SamplerRows, draw
 from deployments.lm.sampling.logprobs import LogProbs, logprobs_of, no_logprobs
 from deployments.lm.sampling.shaping import Shaping, shape_logits
+from deployments.lm.sampling.share import Share
 
 ROW_FIELDS = 5
 EMIT_INTS = 7
@@ -100,8 +101,10 @@ class Emitted(NamedTuple):
     logprobs: LogProbs
 
 
-def body(network: Decoder, cache: Cache, window: BodyInput) -> tuple[Float32[Array, "rows width"], Cache]:
-    """Runs the layers over a window's rows; donates `cache`."""
+def body(
+    network: Decoder, cache: Cache, window: BodyInput, *, in_loop: bool = False
+) -> tuple[Float32[Array, "rows width"], Cache]:
+    """Runs the layers over a window's rows; donates `cache`. `in_loop`: several windows in one call."""
     tokens, positions, pages, offsets, lanes = (jnp.asarray(window.rows)[:, i] for i in range(ROW_FIELDS))
     table = jnp.asarray(window.tiles)
     tiles = Tiles(
@@ -116,7 +119,13 @@ def body(network: Decoder, cache: Cache, window: BodyInput) -> tuple[Float32[Arr
     if window.recurrence is not None:
         recurrence = Recurrence.unpacked(jnp.asarray(window.recurrence), rows=tokens.shape[0])
     rows = WindowRows(
-        tokens=tokens, positions=positions, pages=pages, offsets=offsets, live=live, recurrence=recurrence
+        tokens=tokens,
+        positions=positions,
+        pages=pages,
+        offsets=offsets,
+        live=live,
+        recurrence=recurrence,
+        in_loop=in_loop,
     )
     return network.hidden(rows, tiles=tiles, cache=cache)
 
@@ -144,13 +153,16 @@ def emit(
     used, wants_logprobs = jnp.asarray(extras.numbers)
     shaping = Shaping(rows=jnp.asarray(extras.rows), blocks=jnp.asarray(extras.blocks), used=used)
     asked = jnp.sum(position != 0, dtype=jnp.int32)
-    shaped = shape_logits(network.logits(hidden[row], live=asked), tokens=token, shaping=shaping, longest=longest)
-    draws = draw(shaped, settings=settings)
+    scores = network.scores(hidden[row], live=asked)
+    share = Share.of(scores, axis=network.axis, vocabulary=network.config.vocabulary)
+    shaped = shape_logits(scores, tokens=token, shaping=shaping, longest=longest, share=share)
+    draws = draw(shaped, settings=settings, share=share)
     live = accept(draws.tokens, tokens=token, first=first == 1, longest=longest)
     # The head runs again for those who ask: keeping its first answer would cost everybody else a copy.
     logprobs = jax.lax.cond(
         wants_logprobs > 0,
-        lambda: logprobs_of(network.logits(hidden[row], live=asked), tokens=draws.tokens),
+        # Behind a barrier: the head's last product must not be contracted with what is done to it here.
+        lambda: logprobs_of(jax.lax.optimization_barrier(network.logits(hidden[row], live=asked)), tokens=draws.tokens),
         lambda: no_logprobs(row.shape[0]),
     )
     return Emitted(tokens=draws.tokens, live=live, scores=draws.scores, logprobs=logprobs)

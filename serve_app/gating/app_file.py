@@ -8,7 +8,8 @@ import yaml
 from pydantic import ValidationError
 
 from deployments.messages.errors import ConfigError
-from serve_app.config import AppConfig, AutoConfig
+from serve_app.config import AppConfig
+from serve_app.drafter_config import AutoConfig
 from serve_app.gating.opening import open_store
 from serve_app.gating.store import GateStore
 

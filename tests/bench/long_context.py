@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model, to_stderr
+from deployments.verifier.loading import LoadedModel, load_model, to_stderr
 from deployments.verifier.packing import PackedWindow, pack
 from deployments.verifier.plan import Span, StepPlan
+from deployments.verifier.sizing import ModelSettings
 from serve_app.benchmark.alternation import Arm, Effort, alternate, spread
 from serve_app.benchmark.windows import body_seconds, segments_of, slot_of
 from serve_app.config import VerifierConfig

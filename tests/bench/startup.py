@@ -53,7 +53,8 @@ class Log:
 def measure(model: str, *, cache: str) -> None:
     """Loads a model in this process and prints the table."""
     log = Log()
-    from deployments.verifier.loading import ModelSettings, load_model
+    from deployments.verifier.loading import load_model
+    from deployments.verifier.sizing import ModelSettings
 
     loaded = load_model(
         ModelSettings(model_path=model, draft_k=7, draft_rows=8, compile_cache=cache), progress=log.note

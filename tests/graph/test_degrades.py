@@ -18,8 +18,9 @@ from deployments.verifier.counters import ENGINE_METRICS
 from deployments.verifier.drafts import NoDrafts
 from deployments.verifier.link_counters import LINK_COUNTERS
 from deployments.verifier.links import DrafterLinks, LinkSettings
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
 from deployments.verifier.remote import RemoteDrafts
+from deployments.verifier.sizing import ModelSettings
 from serve_app.config import VerifierConfig
 from serve_app.local import Service
 from serve_app.proving.asking import replies_to

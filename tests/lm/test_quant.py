@@ -83,6 +83,18 @@ def test_int8_stays_close_to_f32(weight: np.ndarray, activations: np.ndarray) ->
     assert np.max(np.abs(product - exact) / reach) < 0.01
 
 
+def test_int8_weights_alone_lose_what_bf16_activations_lose(weight: np.ndarray, activations: np.ndarray) -> None:
+    """The product is that of the levels and the rounded activations, and nothing else is rounded."""
+    layer = quantised(weight, precision=Precision.W8A16)
+    rounded = activations.astype(jnp.bfloat16).astype(np.float64)
+    reach = np.abs(rounded) @ np.abs(stored(layer)).T + 1e-30
+    product = np.asarray(layer(jnp.asarray(activations)))
+
+    assert product.dtype == np.float32
+    assert layer.weight[...].dtype == jnp.int8
+    assert np.max(np.abs(product - rounded @ stored(layer).T) / reach) < 2e-6
+
+
 def test_float_layers_are_products(weight: np.ndarray, activations: np.ndarray) -> None:
     reach = np.abs(activations).astype(np.float64) @ np.abs(weight).astype(np.float64).T + 1e-30
     exact = activations.astype(np.float64) @ weight.astype(np.float64).T
@@ -110,7 +122,7 @@ def test_a_row_has_the_same_bits_beside_any_others(
     np.testing.assert_array_equal(np.asarray(run(jnp.asarray(strange))).view(np.uint32)[0], whole[0])
 
 
-@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_PLAIN])
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_PLAIN, Precision.W8A16])
 def test_an_empty_row_is_zero_and_not_a_division_by_it(weight: np.ndarray, precision: Precision) -> None:
     product = np.asarray(build_linear(weight, precision=precision)(jnp.zeros((8, INPUTS), jnp.float32)))
 

@@ -6,7 +6,9 @@ from typing import Any
 import pydantic
 import pytest
 
+from deployments.lm.drafting.ngram import NgramSettings
 from deployments.messages.errors import ConfigError
+from deployments.verifier.calls import ChipSettings
 from serve_app.config import AppConfig
 from serve_app.gating.gatekeeper import Choosing
 from serve_app.gating.policy import Order
@@ -85,3 +87,33 @@ def test_admin_keys_are_keys_of_their_own(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OPERATORS", " , ")
     with pytest.raises(ConfigError, match="admin keys were asked for but none was found"):
         read(ingress=ingress).ingress_settings()
+
+
+def test_a_drafter_on_the_verifiers_device() -> None:
+    config = read(drafter={"kind": "ngram", "placement": "chip", "min_n": 1}, verifier={"rounds": 6, "draft_k": 5})
+    drafter = NgramSettings(max_n=3, min_n=1, max_k=5)
+    assert config.verifier_settings().model.chip == ChipSettings(drafter=drafter, rounds=6)
+    assert [(choice.settings, choice.placement) for choice in config.drafter_choices()] == [(drafter, "chip")]
+
+
+@pytest.mark.parametrize("drafter", [{"kind": "ngram"}, {"kind": "auto"}, {"kind": "off"}])
+def test_drafters_are_elsewhere_by_default(drafter: dict[str, Any]) -> None:
+    config = read(drafter=drafter)
+    assert config.verifier_settings().model.chip is None
+    assert {choice.placement for choice in config.drafter_choices()} <= {"remote"}
+
+
+def test_only_a_kind_that_can_goes_to_the_device() -> None:
+    with pytest.raises(pydantic.ValidationError, match="placement"):
+        read(drafter={"kind": "random", "vocabulary": 5, "placement": "chip"})
+
+
+@pytest.mark.parametrize(("tpus", "devices"), [(4, 1), (2, 8), (4, 3)])
+def test_chips_that_would_idle_or_are_not_there_are_named(tpus: int, devices: int) -> None:
+    with pytest.raises(ValueError, match=f"tensor_parallel {devices} does not fit {tpus} TPU chips; set it to {tpus}"):
+        AppConfig.model_validate({"verifier": {"tpus": tpus, "tensor_parallel": devices}})
+
+
+@pytest.mark.parametrize(("tpus", "devices"), [(0, 8), (1, 1), (1, 2), (4, 4), (4, 8)])
+def test_chips_that_share_a_model_are_accepted(tpus: int, devices: int) -> None:
+    AppConfig.model_validate({"verifier": {"tpus": tpus, "tensor_parallel": devices}})

@@ -6,9 +6,12 @@ from typing import Protocol
 
 import pytest
 
+from deployments.lm.drafting.ngram import NgramSettings
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.calls import ChipSettings
+from deployments.verifier.loading import LoadedModel, load_model
+from deployments.verifier.sizing import ModelSettings
 
 
 class LoadGolden(Protocol):
@@ -41,3 +44,20 @@ def load_golden(golden_llama: Path, golden_llama_rope3: Path) -> LoadGolden:
         return load_model(settings, progress=lambda text: None)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def golden_on_chip(golden_llama_rope3: Path) -> LoadedModel:
+    """In int8, with a drafter on its device: calls of up to 4 windows, of every width that decoding can need."""
+    settings = ModelSettings(
+        model_path=str(golden_llama_rope3 / "llama_rope3.f32.gguf"),
+        precision=Precision.INT8,
+        slots=8,
+        context=512,
+        page_size=16,
+        draft_k=7,
+        draft_rows=16,
+        ladder=(8, 16, 32),
+        chip=ChipSettings(drafter=NgramSettings(min_n=1, max_n=2, max_k=7), rounds=4),
+    )
+    return load_model(settings, progress=lambda text: None)

@@ -33,6 +33,7 @@ CASES = (
     (Precision.INT8, Kernels.NATIVE),
     (Precision.INT8, Kernels.XLA),
     (Precision.INT8_PLAIN, Kernels.XLA),
+    (Precision.W8A16, Kernels.XLA),
 )
 _DATA = Path(__file__).parent.parent / "data" / "prompts"
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.quant.linear import Precision
 from deployments.verifier.ladder import Ladder
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
+from deployments.verifier.sizing import ModelSettings
 from tests.verifier.comparing import DRAFTERS, Plain, alone, compared, requests_for, run, write_oracle
 
 # By folder of `tests/data/golden`; those that take long to compile are left to the slow tests.

@@ -16,7 +16,8 @@ import pytest
 from deployments.lm.quant.linear import Precision
 from deployments.messages.generation import GenerateRequest
 from deployments.verifier.drafts import Drafts, DraftSource, DraftWanted, NoDrafts
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
+from deployments.verifier.sizing import ModelSettings
 from tests.verifier.comparing import DRAFTERS, VOCABULARY, Plain, compared, requests_for
 from tests.verifier.serving import Reply, Tallies, serve
 from tests.verifier.test_exactness_cache import CASES, Case, arrivals, plain_for

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from deployments.messages.gates import SpeculationRule
 from deployments.messages.generation import GenerateRequest, SpeculationSettings
+from deployments.verifier.delivery import UnderWay
 from deployments.verifier.engine import Engine
 from deployments.verifier.gating import say_speculation, ungated
 from deployments.verifier.ladder import Ladder
@@ -62,7 +63,7 @@ def stepped(engine: Engine, replies: dict[str, Reply], *, before: Callable[[int]
 
 
 def plan_of(engine: Engine) -> StepPlan:
-    assert engine._under_way is not None
+    assert isinstance(engine._under_way, UnderWay)
     return engine._under_way.plan
 
 

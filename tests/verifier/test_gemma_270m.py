@@ -19,7 +19,8 @@ from deployments.tokenizer.encoding import PromptEncoder
 from deployments.tokenizer.gguf_vocabulary import read_gguf_vocabulary
 from deployments.tokenizer.table import token_table
 from deployments.verifier.drafts import NoDrafts
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
+from deployments.verifier.sizing import ModelSettings
 from tests.tokenizer.downloads import gemma_path
 from tests.verifier.comparing import GREEDY, onboard, run
 from tests.verifier.serving import Reply

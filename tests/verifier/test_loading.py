@@ -10,9 +10,10 @@ from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import CheckpointError, ConfigError
 from deployments.messages.gates import ProgramFacts
 from deployments.messages.generation import GenerateRequest, SamplingSettings
-from deployments.verifier import loading
+from deployments.verifier import spreading
 from deployments.verifier.drafts import NoDrafts
-from deployments.verifier.loading import ModelSettings, load_model
+from deployments.verifier.loading import load_model
+from deployments.verifier.sizing import ModelSettings
 from tests.verifier.serving import Tallies, serve
 
 
@@ -63,7 +64,7 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_read(
     settings: ModelSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine with 64 KiB left."""
-    monkeypatch.setattr(loading, "free_host_memory", lambda: 2**16)
+    monkeypatch.setattr(spreading, "free_host_memory", lambda: 2**16)
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"MiB of weights do not fit the 0\.1 MiB that are free; take a"):
         load_model(settings, progress=said.append)

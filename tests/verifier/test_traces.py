@@ -14,9 +14,10 @@ from jaxtyping import Array
 from deployments.lm.cache.layout import RecurrentState
 from deployments.lm.quant.linear import Precision
 from deployments.lm.recurrence import SEGMENT_FIELDS
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
 from deployments.verifier.probe import ProbeReport, probe
 from deployments.verifier.programs import Programs
+from deployments.verifier.sizing import ModelSettings
 
 
 @pytest.fixture(scope="module")

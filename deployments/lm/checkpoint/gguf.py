@@ -45,6 +45,10 @@ class GgufFile:
         return self.path.name
 
     @property
+    def has_values(self) -> bool:
+        return True
+
+    @property
     def format(self) -> Format:
         return Format.GGUF
 

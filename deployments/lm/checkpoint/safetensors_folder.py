@@ -3,27 +3,24 @@
 Knows the layout, not what the keys and tensors mean; both stand as they do in the files, `text_config` apart.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
+from deployments.lm.checkpoint.hf_config import read_config
 from deployments.lm.checkpoint.metadata import architecture_name, missing, typed
 from deployments.lm.checkpoint.safetensors_header import stored_tensors
 from deployments.lm.checkpoint.shards import Shards, find_shards
 from deployments.lm.checkpoint.source import Format, MetadataValue
 from deployments.lm.checkpoint.stored import StoredFile, StoredTensor, read_tensor
-from deployments.lm.checkpoint.strict_json import parse_object
 from deployments.messages.errors import CheckpointError
 
 CONFIG = "config.json"
-_TEXT = "text_config"
 _QUANTISED = ("quantization_config", "compression_config")
 _READABLE = "F32, F16 or BF16"
-_LONGEST_CONFIG = 16 * 1024 * 1024
 _MOST_SHOWN = 8
-_DEEPEST = 8
 
 
 class SafetensorsFolder:
@@ -44,11 +41,15 @@ class SafetensorsFolder:
         given = Path(path)
         self.path = given if given.is_dir() else given.parent
         self.name = self.path.absolute().name
-        self._metadata = _read_config(self.path / CONFIG)
+        self._metadata = read_config(self.path / CONFIG)
         self._refuse_quantised()
         shards = find_shards(self.path, only=None if given.is_dir() else given)
         self._tensors = _merge(shards)
         self.files = (self.path / CONFIG, *([shards.index] if shards.index else []), *shards.paths)
+
+    @property
+    def has_values(self) -> bool:
+        return True
 
     @property
     def format(self) -> Format:
@@ -101,34 +102,6 @@ class SafetensorsFolder:
                 f"{self.name} is quantised ({outer}: {method!r:.40}), which cannot be read here; "
                 "use the unquantised model or a GGUF file of it"
             )
-
-
-def _read_config(path: Path) -> Mapping[str, object]:
-    """Keys and values of config.json, nested keys joined by dots, those of the text model taken out of it."""
-    file = StoredFile(path)
-    if file.size > _LONGEST_CONFIG:
-        raise CheckpointError(f"{path} has {file.size} bytes, which no configuration has; download it again")
-    try:
-        config = parse_object(file.read(0, size=file.size))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); download it again") from error
-    text = config.pop(_TEXT, None)
-    if text is not None and not isinstance(text, dict):
-        raise CheckpointError(f"{path}: {_TEXT} is {type(text).__name__}, expected an object; download it again")
-    try:
-        return dict(_flat(config | (text or {})))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); download it again") from error
-
-
-def _flat(value: Mapping[str, object], *outer: str) -> Iterator[tuple[str, object]]:
-    if len(outer) > _DEEPEST:
-        raise ValueError("its objects are nested too deep")
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _flat(inner, *outer, key)
-        elif inner is not None:
-            yield ".".join((*outer, key)), inner
 
 
 def _merge(shards: Shards) -> Mapping[str, StoredTensor]:

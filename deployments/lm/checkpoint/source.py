@@ -28,6 +28,7 @@ class Checkpoint(Protocol):
             part (`text_config`) taken as if it stood outside.
         architecture: `general.architecture`, or the text model's `model_type`.
         files: all of them, in an order that does not change.
+        has_values: whether its tensors can be read; where they cannot, a network of it is one of shapes.
     """
 
     @property
@@ -41,6 +42,9 @@ class Checkpoint(Protocol):
 
     @property
     def files(self) -> tuple[Path, ...]: ...
+
+    @property
+    def has_values(self) -> bool: ...
 
     @property
     def metadata_keys(self) -> frozenset[str]: ...

@@ -29,6 +29,7 @@ class Weight:
         gguf_shape, hf_shape: as it is stored, whole; `None` means `shape`.
         gguf_part, hf_part: which part of the stored tensor's outermost dimension it is; `None` means all.
         is_optional: a checkpoint may lack it.
+        is_usual: where no tensors are listed, it is taken to be there.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +42,7 @@ class Weight:
     gguf_part: slice | None = None
     hf_part: slice | None = None
     is_optional: bool = False
+    is_usual: bool = True
 
     def source(self, format: Format, /) -> str | None:
         """Its name in a checkpoint of this format."""
@@ -80,7 +82,7 @@ class Weights:
     ) -> None:
         self._checkpoint = checkpoint
         self._table = table
-        self._shapes = checkpoint.shapes
+        self._shapes = checkpoint.shapes if checkpoint.has_values else checkpoint.shapes or self._supposed()
         faults = [*self._missing(), *self._extra(ignored), *dict.fromkeys(self._misshapen())]
         if faults:
             shown = "; ".join(faults[:_MOST_FAULTS])
@@ -88,6 +90,15 @@ class Weights:
             raise CheckpointError(
                 f"{checkpoint.name} does not hold a whole {checkpoint.architecture} network: {shown}{more}"
             )
+
+    @property
+    def have_values(self) -> bool:
+        """Whether they can be read."""
+        return self._checkpoint.has_values
+
+    def shape(self, name: str, /) -> tuple[int, ...]:
+        """The weight's, as the network wants it."""
+        return self._table[name].shape
 
     def has(self, name: str, /) -> bool:
         """Whether an optional weight is there."""
@@ -113,6 +124,12 @@ class Weights:
         if value.shape != weight.shape:
             raise AssertionError(f"{name} became {value.shape}, the network takes {weight.shape}")
         return value
+
+    def _supposed(self) -> Mapping[str, tuple[int, ...]]:
+        """What a checkpoint that lists no tensors would hold."""
+        format = self._checkpoint.format
+        usual = (weight for weight in self._table.values() if weight.is_usual)
+        return {name: weight.stored_shape(format) for weight in usual if (name := weight.source(format)) is not None}
 
     def _source(self, weight: Weight) -> str | None:
         return weight.source(self._checkpoint.format)

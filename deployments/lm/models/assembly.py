@@ -13,7 +13,7 @@ from deployments.lm.checkpoint.weights import Change, Tensor, Weight, Weights, h
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.layers import Activation, Embedding, GatedFeedForward, RMSNorm
 from deployments.lm.models.numbers import Numbers
-from deployments.lm.quant.linear import FloatLinear, Linear, Precision, build_linear, join_linear
+from deployments.lm.quant.linear import FloatLinear, Linear, Precision, join_linear
 from deployments.lm.quant.stacked import StackedLinear, build_stacked
 
 # Hugging Face's: alone, inside a model that also sees or hears, and inside one that transformers before 4.52 saved.
@@ -53,9 +53,9 @@ class Assembly:
         parts = (self.weights.read(name) for name in names)
         return join_linear(parts, precision=self.precision, kernels=self.kernels)
 
-    def exact_linear(self, name: str, /) -> Linear:
+    def exact_linear(self, *names: str) -> Linear:
         """One kept in f32 whatever the precision: small, and a choice or a whole sequence hangs on it."""
-        return build_linear(self.weights.read(name), precision=Precision.F32)
+        return join_linear((self.weights.read(name) for name in names), precision=Precision.F32)
 
     def stacked(self, *prefixes: str, count: int) -> StackedLinear:
         """As many linear layers in one, of the weights `prefix.0`, `prefix.1` and so on, read one by one; those of
@@ -70,6 +70,10 @@ class Assembly:
     def vector(self, *names: str) -> Float32[Array, " outputs"]:
         """Vectors one after another."""
         return jnp.asarray(np.concatenate([self.weights.read(name) for name in names]))
+
+    def turned(self, name: str, /) -> Float32[Array, "inputs outputs"]:
+        """A matrix the other way round."""
+        return jnp.asarray(self.weights.read(name).T)
 
     def norm(self, name: str, /) -> RMSNorm:
         return RMSNorm(jnp.asarray(self.weights.read(name)), epsilon=self.epsilon)
@@ -114,7 +118,13 @@ def outer_weights(
         is_tied: the head is the embedding's table, whatever else the checkpoint holds; `None` leaves that to whether
             it holds one.
     """
-    head = Weight(shape=(vocabulary, width), gguf="output.weight", hf=_head_of(hf), is_optional=is_tied is not False)
+    head = Weight(
+        shape=(vocabulary, width),
+        gguf="output.weight",
+        hf=_head_of(hf),
+        is_optional=is_tied is not False,
+        is_usual=is_tied is False,
+    )
     return {
         "embedding": Weight(shape=(vocabulary, width), gguf="token_embd.weight", hf=f"{hf}.embed_tokens.weight"),
         "norm": Weight(shape=(width,), gguf="output_norm.weight", hf=f"{hf}.norm.weight", from_hf=norm_from_hf),
@@ -126,6 +136,8 @@ def is_tied(numbers: Numbers, /) -> bool:
     """A configuration that says so is believed: what a file then holds as a head is not the network's."""
     if numbers.format is Format.GGUF:
         return "output.weight" not in numbers.checkpoint.shapes
+    if not numbers.checkpoint.has_values and not numbers.checkpoint.shapes:
+        return numbers.checkpoint.require("tie_word_embeddings", bool)
     told = numbers.checkpoint.get("tie_word_embeddings", bool)
     return "lm_head.weight" not in numbers.checkpoint.shapes if told is None else told
 

@@ -14,6 +14,7 @@ from deployments.lm.layers import Activation
 from deployments.lm.models import assembly, gemma
 from deployments.lm.models import numbers as keys
 from deployments.lm.models.numbers import Numbers, frequencies, rope_base, rope_factors, sliding_layers
+from deployments.lm.models.outline import assembly_of
 from deployments.lm.quant.linear import Precision
 from deployments.lm.self_attention import SelfAttention
 
@@ -108,7 +109,7 @@ def load(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels) -> D
     config = read_config(checkpoint)
     table = weight_table(config, text=assembly.text_model(checkpoint))
     weights = Weights(checkpoint, table=table, ignored=assembly.is_beside_text)
-    parts = assembly.Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
+    parts = assembly_of(weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.head_dim, of=keys.FULL)
     outer = parts.outer()
     return Decoder(

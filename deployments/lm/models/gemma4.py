@@ -16,6 +16,7 @@ from deployments.lm.models import numbers as keys
 from deployments.lm.models.gemma4_config import ExpertNumbers, Gemma4Config, LayerShape, read_config
 from deployments.lm.models.gemma4_parts import DenseAndExperts, Gemma4Ending, TokenInput, TokenInputs
 from deployments.lm.models.numbers import Numbers, frequencies, rope_factors
+from deployments.lm.models.outline import assembly_of
 from deployments.lm.quant.linear import Precision
 from deployments.lm.routing import Routing
 from deployments.lm.self_attention import SelfAttention
@@ -38,7 +39,7 @@ def load(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels) -> D
     config = read_config(checkpoint)
     table = weight_table(config, text=assembly.text_model(checkpoint))
     weights = Weights(checkpoint, table=table, ignored=assembly.is_beside_text)
-    parts = assembly.Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
+    parts = assembly_of(weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     wide, narrow = config.head_dim(is_sliding=False), config.head_dim(is_sliding=True)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=wide, of=keys.FULL)
     outer = parts.outer()

@@ -116,9 +116,7 @@ def _experts(numbers: Numbers) -> ExpertNumbers | None:
     is_off = numbers.format is Format.SAFETENSORS and not numbers.checkpoint.get("enable_moe_block", bool)
     if is_off or not numbers.get(_EXPERTS_KEY, int):
         return None
-    # As many as the longest tensor has parts: more would cost memory before it is noticed.
-    longest = max((shape[0] for shape in numbers.checkpoint.shapes.values() if shape), default=1)
-    count = numbers.size(_EXPERTS_KEY, most=longest)
+    count = numbers.size(_EXPERTS_KEY, most=numbers.most_experts)
     return ExpertNumbers(
         count=count,
         per_token=numbers.size(_PER_TOKEN_KEY, most=count),

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
+from flax import nnx
+
+from deployments.lm.checkpoint.outline import Outline
 from deployments.lm.checkpoint.source import Checkpoint
 from deployments.lm.decoder import Decoder, DecoderConfig
 from deployments.lm.kernels.choice import Kernels
@@ -21,7 +24,7 @@ from deployments.lm.models import (
     qwen35,
     qwen35moe,
 )
-from deployments.lm.quant.linear import Precision
+from deployments.lm.quant.linear import FloatLinear, Precision
 from deployments.messages.errors import CheckpointError
 
 
@@ -78,3 +81,29 @@ def read_config(checkpoint: Checkpoint, /) -> DecoderConfig:
 def load_network(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels = Kernels.XLA) -> Decoder:
     """Raises `CheckpointError` for an architecture this version does not know, and for a broken file."""
     return family_of(checkpoint).load(checkpoint, precision=precision, kernels=kernels)
+
+
+def outline_network(checkpoint: Checkpoint, *, precision: Precision, kernels: Kernels = Kernels.XLA) -> Decoder:
+    """The network that `load_network` makes, its leaves `jax.ShapeDtypeStruct`: no weight is read, and none need exist.
+
+    Raises `CheckpointError` as that does, but for what is wrong with values.
+    """
+    outlined = Outline(checkpoint)
+    is_shared = False
+
+    def traced() -> Decoder:
+        nonlocal is_shared
+        network = load_network(outlined, precision=precision, kernels=kernels)
+        is_shared = _is_shared(network)
+        return network
+
+    network: Decoder = nnx.eval_shape(traced)
+    if is_shared and isinstance(network.head, FloatLinear):
+        network.head.weight.set_raw_value(network.embedding.table.get_raw_value())
+    return network
+
+
+def _is_shared(network: Decoder) -> bool:
+    """Whether the table is embedding and head, in the same memory."""
+    head = network.head
+    return isinstance(head, FloatLinear) and head.weight.get_raw_value() is network.embedding.table.get_raw_value()

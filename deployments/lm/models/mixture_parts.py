@@ -62,7 +62,7 @@ def read_mixture(checkpoint: Checkpoint, /, *, normalised: bool, has_shared: boo
         numbers.refuse_options("expert_gating_func")
     if checkpoint.get(f"{checkpoint.architecture}.expert_weights_scale", float) not in (None, 0.0, 1.0):
         numbers.refuse_options("expert_weights_scale")
-    count = numbers.size(_COUNT, most=_most_experts(checkpoint))
+    count = numbers.size(_COUNT, most=numbers.most_experts)
     told = numbers.get(_IS_NORMALISED, bool)
     return MixtureNumbers(
         count=count,
@@ -139,8 +139,3 @@ def _shared_weights(numbers: MixtureNumbers, *, inner: int, width: int) -> dict[
             for name, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))
         },
     }
-
-
-def _most_experts(checkpoint: Checkpoint) -> int:
-    """As many as the longest tensor has parts: more would cost memory before it is noticed."""
-    return max((shape[0] for shape in checkpoint.shapes.values() if shape), default=1)

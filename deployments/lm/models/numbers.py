@@ -10,7 +10,8 @@ from jaxtyping import Float64
 from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.messages.errors import CheckpointError
 
-_MOST = 1 << 31
+# Of anything, and of layers or experts where no tensors are listed that would bound them.
+_MOST, _MOST_UNLISTED = 1 << 31, 1024
 _EMBEDDINGS = (
     "token_embd.weight",
     "model.embed_tokens.weight",
@@ -51,10 +52,8 @@ WINDOW = Key(gguf="attention.sliding_window", hf="sliding_window")
 LAYER_TYPES = Key(gguf="attention.layer_types", hf="layer_types")
 PATTERN = Key(gguf="attention.sliding_window_pattern", hf="sliding_window_pattern")
 
-
 # What Hugging Face calls the two kinds of layers with attention.
 SLIDING, FULL = "sliding_attention", "full_attention"
-
 
 # What things are multiplied by: one changes nothing.
 _FACTORS = (
@@ -138,15 +137,20 @@ class Numbers:
     @property
     def vocabulary(self) -> int:
         """Rows of the embedding table."""
-        for name in _EMBEDDINGS:
-            if name in self.checkpoint.shapes:
-                return self.checkpoint.shapes[name][0]
-        return self.checkpoint.get("vocab_size", int) or 0
+        shapes = self.checkpoint.shapes
+        found = next((shapes[name][0] for name in _EMBEDDINGS if name in shapes), None)
+        return self.checkpoint.get("vocab_size", int) or 0 if found is None else found
 
     @property
     def most_layers(self) -> int:
         """A layer has several tensors: more layers than tensors would cost memory before it is noticed."""
-        return max(len(self.checkpoint.shapes), 1)
+        return max(len(self.checkpoint.shapes), 1) if self.checkpoint.has_values else _MOST_UNLISTED
+
+    @property
+    def most_experts(self) -> int:
+        """As many as the longest tensor has parts: more would cost memory before it is noticed."""
+        listed = (shape[0] for shape in self.checkpoint.shapes.values() if shape)
+        return max(listed, default=1) if self.checkpoint.has_values else _MOST_UNLISTED
 
 
 def sliding_layers(numbers: Numbers, /, *, layers: int, period: int) -> tuple[bool, ...]:

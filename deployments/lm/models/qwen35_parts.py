@@ -6,7 +6,6 @@ Canonical weights are Hugging Face's. GGUF files keep heads of values by their n
 
 from collections.abc import Callable, Mapping
 
-import jax.numpy as jnp
 import numpy as np
 
 from deployments.lm.checkpoint.source import Checkpoint
@@ -17,8 +16,9 @@ from deployments.lm.kernels.choice import Kernels
 from deployments.lm.models import assembly
 from deployments.lm.models.assembly import Assembly
 from deployments.lm.models.numbers import Numbers, frequencies, rope_factors
+from deployments.lm.models.outline import assembly_of
 from deployments.lm.models.qwen35_config import Qwen35Config, drafting_layers
-from deployments.lm.quant.linear import Precision, build_linear
+from deployments.lm.quant.linear import Precision
 from deployments.lm.self_attention import SelfAttention
 
 type BuildFeedForward = Callable[[Assembly, str], FeedForward]
@@ -60,7 +60,7 @@ def build_qwen35(
     """
     drafting = range(config.layers, config.layers + drafting_layers(Numbers(checkpoint)))
     weights = Weights(checkpoint, table=table, ignored=lambda name: _is_ignored(name, drafting=drafting))
-    parts = Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
+    parts = assembly_of(weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.rope_dims)
 
     def block(number: int) -> Block:
@@ -104,14 +104,13 @@ def _attention(at: str, *, parts: Assembly, config: Qwen35Config) -> SelfAttenti
 
 
 def _delta(at: str, *, parts: Assembly, config: Qwen35Config) -> GatedDeltaNet:
-    gates = np.concatenate([parts.weights.read(f"{at}.beta"), parts.weights.read(f"{at}.alpha")])
     return GatedDeltaNet(
         inputs=parts.linear(f"{at}.qkv", f"{at}.z"),
         # Few and cheap, and their errors add up over a whole sequence.
-        gates=build_linear(gates, precision=Precision.F32),
+        gates=parts.exact_linear(f"{at}.beta", f"{at}.alpha"),
         rates=parts.vector(f"{at}.rates"),
         bias=parts.vector(f"{at}.bias"),
-        kernel=jnp.asarray(parts.weights.read(f"{at}.kernel").T),
+        kernel=parts.turned(f"{at}.kernel"),
         norm=parts.norm(f"{at}.value_norm"),
         output=parts.linear(f"{at}.out"),
         key_heads=config.key_heads,

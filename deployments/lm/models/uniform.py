@@ -15,6 +15,7 @@ from deployments.lm.models import assembly
 from deployments.lm.models import numbers as keys
 from deployments.lm.models.assembly import Assembly
 from deployments.lm.models.numbers import FULL, Key, Numbers, frequencies, rope_base, rope_factors
+from deployments.lm.models.outline import assembly_of
 from deployments.lm.quant.linear import Precision
 from deployments.lm.self_attention import SelfAttention
 
@@ -185,7 +186,7 @@ def load_uniform(
         CheckpointError: with everything that is wrong with its tensors.
     """
     weights = Weights(checkpoint, table=table, ignored=assembly.is_derived)
-    parts = Assembly(weights=weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
+    parts = assembly_of(weights, precision=precision, kernels=kernels, epsilon=config.epsilon)
     factors = rope_factors(Numbers(checkpoint), base=config.rope_base, dims=config.head_dim)
     outer = parts.outer()
     return Decoder(

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float32, Int32
 
 from deployments.lm.kernels.choice import Kernels
-from deployments.lm.quant.linear import Linear, NativeInt8Linear, Precision, build_linear
+from deployments.lm.quant.linear import Linear, NativeInt8Linear, Precision, build_linear, zero_linear
 
 
 class StackedLinear(nnx.Module):
@@ -50,11 +50,24 @@ def build_stacked(
     for number in range(experts):
         kind, weights = nnx.split(build_linear(read(number), precision=precision, kernels=kernels))
         if stacks is None:
-            stacks = jax.tree.map(lambda one: jnp.zeros((experts, *one.shape), one.dtype), weights)
+            stacks = _stacks(weights, experts=experts)
         stacks = _placed(stacks, weights, number)
     if kind is None:
         raise ValueError("a stack needs at least one expert")
     return StackedLinear(nnx.merge(kind, stacks), experts=experts)
+
+
+def zero_stacked(
+    *, outputs: int, inputs: int, experts: int, precision: Precision, kernels: Kernels = Kernels.XLA
+) -> StackedLinear:
+    """What `build_stacked` makes of weights of this shape, all of them zero: see `zero_linear`."""
+    one = zero_linear(outputs=outputs, inputs=inputs, precision=precision, kernels=kernels)
+    kind, weights = nnx.split(one)
+    return StackedLinear(nnx.merge(kind, _stacks(weights, experts=experts)), experts=experts)
+
+
+def _stacks[Weights](weights: Weights, *, experts: int) -> Weights:
+    return cast("Weights", jax.tree.map(lambda one: jnp.zeros((experts, *one.shape), one.dtype), weights))
 
 
 @partial(jax.jit, donate_argnums=0)

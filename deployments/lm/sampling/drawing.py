@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from deployments.lm.sampling.blocks import BLOCK, NO_TOKEN, first_largest, folded_sum, in_blocks, picked
 from deployments.lm.sampling.noise import NoiseKey, gumbel, gumbel_bound, hashed, noise_key
+from deployments.lm.sampling.share import Share, all_of
 from deployments.lm.sampling.truncation import kth_largest
 
 # Where vLLM draws the line too; below it the division overflows before it changes a draw.
@@ -55,6 +56,7 @@ class _Field(NamedTuple):
             one of logits as they are: a quotient may be rounded in two ways in two places of one program.
         maxima: the largest logit of each block.
         floor: tokens below it are out.
+        first: the number of the first token.
     """
 
     blocks: Float32[Array, "rows blocks block"]
@@ -62,27 +64,50 @@ class _Field(NamedTuple):
     temperature: Float32[Array, " rows"]
     key: NoiseKey
     floor: Float32[Array, " rows"]
-
-    @property
-    def peak(self) -> Float32[Array, " rows"]:
-        return jnp.max(self.maxima, axis=-1)
+    peak: Float32[Array, " rows"]
+    first: Int32[Array, ""] | int
 
 
-def draw(logits: Float32[Array, "rows vocabulary"], *, settings: SamplerRows) -> Draws:
-    """The token each row draws: temperature, then `min_p`, `top_k` and `top_p` in that order, as vLLM applies them."""
+def draw(logits: Float32[Array, "rows vocabulary"], *, settings: SamplerRows, share: Share | None = None) -> Draws:
+    """The token each row draws: temperature, then `min_p`, `top_k` and `top_p` in that order, as vLLM applies them.
+
+    Args:
+        share: which tokens the logits are of, where several devices share the vocabulary; `None` means all. Logits are
+            gathered only where some row wants `top_k` or `top_p`, which need them all.
+    """
+    share = share or all_of(logits.shape[-1])
     greedy = settings.temperature < _GREEDY_BELOW
     blocks = in_blocks(logits)
     maxima = jnp.max(blocks, axis=-1)
-    top = _likeliest(blocks, maxima=maxima)
-    drawn = jax.lax.cond(
-        jnp.all(greedy), lambda: top, lambda: _draw_noisy(blocks, maxima=maxima, settings=settings, greedy=greedy)
-    )
+    top = _likeliest(blocks, maxima=maxima, share=share)
+
+    def noisy() -> Draws:
+        return _draw_noisy(blocks, maxima=maxima, settings=settings, greedy=greedy, share=share)
+
+    def gathered() -> Draws:
+        return draw(share.whole(logits), settings=settings)
+
+    def noisy_shares() -> Draws:
+        is_cut = ~greedy & ((settings.top_k > 0) | (settings.top_p < 1.0))
+        drawn: Draws = jax.lax.cond(jnp.any(is_cut), gathered, noisy)
+        return drawn
+
+    drawn = jax.lax.cond(jnp.all(greedy), lambda: top, noisy if share.axis is None else noisy_shares)
     return Draws(tokens=jnp.where(greedy, top.tokens, drawn.tokens), scores=jnp.where(greedy, top.scores, drawn.scores))
 
 
-def _likeliest(blocks: Float32[Array, "rows blocks block"], *, maxima: Float32[Array, "rows blocks"]) -> Draws:
+def _likeliest(
+    blocks: Float32[Array, "rows blocks block"], *, maxima: Float32[Array, "rows blocks"], share: Share
+) -> Draws:
     block = jnp.argmax(maxima, axis=-1).astype(jnp.int32)
-    tokens, scores = first_largest(_block(blocks, number=block), tokens=_tokens_of(block))
+    tokens, scores = first_largest(_block(blocks, number=block), tokens=_tokens_of(block, first=share.first))
+    return _winner(Draws(tokens=tokens, scores=scores), share=share)
+
+
+def _winner(own: Draws, *, share: Share) -> Draws:
+    """Of what each device found in its tokens, the largest; of equals the one with the smallest token."""
+    scores = share.largest(own.scores)
+    tokens = share.smallest_token(jnp.where(own.scores == scores, own.tokens, NO_TOKEN))
     return Draws(tokens=_existing(tokens), scores=scores)
 
 
@@ -92,7 +117,9 @@ def _draw_noisy(
     maxima: Float32[Array, "rows blocks"],
     settings: SamplerRows,
     greedy: Bool[Array, " rows"],
+    share: Share,
 ) -> Draws:
+    """Where several devices share the vocabulary, no row wants `top_k` or `top_p`."""
     temperature = jnp.where(greedy, 1.0, settings.temperature)
     field = _Field(
         blocks=blocks,
@@ -100,10 +127,16 @@ def _draw_noisy(
         temperature=temperature,
         key=noise_key(seed=settings.seed, choice=settings.choice, position=settings.position),
         floor=jnp.full_like(temperature, -jnp.inf),
+        peak=share.largest(jnp.max(maxima, axis=-1)),
+        first=share.first,
     )
-    limited = jnp.where(greedy, 0, settings.top_k)
     by_share = field.peak + temperature * jnp.log(jnp.maximum(settings.min_p, 1e-30))
     floor = jnp.where(settings.min_p > 0.0, by_share, -jnp.inf)
+    if share.axis is not None:
+        field = field._replace(floor=floor)
+        own = _search(field, bounds=_bounds(field), bar=jnp.full_like(floor, -jnp.inf))
+        return _winner(own, share=share)
+    limited = jnp.where(greedy, 0, settings.top_k)
     floor = jax.lax.cond(
         jnp.any(limited > 0),
         lambda: jnp.maximum(floor, jnp.where(limited > 0, kth_largest(blocks, maxima=maxima, k=limited), -jnp.inf)),
@@ -125,7 +158,7 @@ def _bounds(field: _Field) -> Float32[Array, "rows blocks"]:
     """For each block a score that none of its tokens exceeds."""
     rows, count, _ = field.blocks.shape
     logits = field.blocks.reshape(rows, -1)
-    noise = gumbel_bound(hashed(field.key, tokens=jnp.arange(count * BLOCK, dtype=jnp.int32)[None, :]))
+    noise = gumbel_bound(hashed(field.key, tokens=field.first + jnp.arange(count * BLOCK, dtype=jnp.int32)[None, :]))
     bound = jnp.where(logits >= field.floor[:, None], logits + field.temperature[:, None] * noise, -jnp.inf)
     # Stored before it is reduced: merged into a reduction, the hash is computed one token at a time on a CPU.
     bound = jax.lax.optimization_barrier(bound)
@@ -147,7 +180,7 @@ def _search(field: _Field, *, bounds: Float32[Array, "rows blocks"], bar: Float3
 
     def onward(search: _Search) -> _Search:
         block = jnp.argmax(search.bounds, axis=-1).astype(jnp.int32)
-        tokens = _tokens_of(block)
+        tokens = _tokens_of(block, first=field.first)
         logits = _block(field.blocks, number=block)
         noisy = logits + field.temperature[:, None] * gumbel(hashed(field.key, tokens=tokens))
         stands = (logits >= field.floor[:, None]) & (logits > bar[:, None])
@@ -209,8 +242,8 @@ def _block(
     return picked(blocks, numbers=number[:, None])[:, 0]
 
 
-def _tokens_of(block: Int32[Array, " rows"]) -> Int32[Array, "rows block"]:
-    return block[:, None] * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
+def _tokens_of(block: Int32[Array, " rows"], *, first: Int32[Array, ""] | int) -> Int32[Array, "rows block"]:
+    return first + block[:, None] * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
 
 
 def _existing(tokens: Int32[Array, " rows"]) -> Int32[Array, " rows"]:

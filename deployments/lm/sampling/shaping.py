@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 
 from deployments.lm.sampling.blocks import NO_TOKEN
+from deployments.lm.sampling.share import Share, all_of
 
 ENTRIES = 256
 """Tokens per block of a history."""
@@ -46,23 +47,27 @@ def shape_logits(
     tokens: Int32[Array, " rows"],
     shaping: Shaping,
     longest: int,
+    share: Share | None = None,
 ) -> Float32[Array, "rows vocabulary"]:
     """The logits as the requests want them.
 
     Args:
         tokens: each row's own token; a draft, except in a chain's first row.
         longest: the most drafts of a chain.
+        share: which tokens the logits are of; `None` means all.
     """
+    share = share or all_of(logits.shape[-1])
 
     def shaped_by(number: Int32[Array, ""], logits: Float32[Array, "rows vocabulary"]) -> Array:
         entries = _entries(shaping.blocks[number], places=jnp.arange(longest + 1, dtype=jnp.int32))
         # What lies beyond the last row is neither read nor written.
         rows = jnp.where(entries.is_row, entries.rows, logits.shape[0])[:, None]
-        old = logits.at[rows, entries.ids[None, :]].get(mode="fill", fill_value=0.0)
+        places = share.places(entries.ids, count=logits.shape[-1])[None, :]
+        old = logits.at[rows, places].get(mode="fill", fill_value=0.0)
         own = tokens.at[rows[:, 0]].get(mode="fill", fill_value=NO_TOKEN)
         settings = shaping.rows.at[rows[:, 0]].get(mode="fill", fill_value=1.0)
         new = _shaped(old, entries=entries, drafts=own, settings=settings)
-        return logits.at[rows, entries.ids[None, :]].set(new, mode="drop")
+        return logits.at[rows, places].set(new, mode="drop")
 
     shaped: Float32[Array, "rows vocabulary"] = jax.lax.fori_loop(0, shaping.used, shaped_by, logits)
     return shaped

@@ -21,6 +21,7 @@ class InMemory:
     name: str = "some.gguf"
     architecture: str = "llama"
     files: tuple[Path, ...] = ()
+    has_values: bool = True
     metadata_keys: frozenset[str] = frozenset()
 
     def get[T: MetadataValue](self, key: str, kind: type[T]) -> T | None:

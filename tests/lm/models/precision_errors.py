@@ -21,6 +21,7 @@ COLUMNS = (
     (Precision.INT8, Kernels.XLA),
     (Precision.INT8, Kernels.NATIVE),
     (Precision.INT8_PLAIN, Kernels.XLA),
+    (Precision.W8A16, Kernels.XLA),
 )
 
 

@@ -89,6 +89,20 @@ def test_int8_stays_within_the_bf16_tolerance_and_plain_int8_costs_more(golden_l
     assert one > 1.25 * two
 
 
+def test_int8_weights_with_bf16_activations_lie_between(golden_llama: Path) -> None:
+    """They lose what int8 weights lose and what bf16 activations do."""
+    with np.load(golden_llama / "ref.npz") as wanted:
+        prompt, rows = wanted["prompt_2"].tolist(), wanted["logits_2"]
+    plain, mixed, exact = (
+        float(
+            np.abs(forced_logits(programs(golden_llama / "llama.f16.gguf", precision=precision), prompt) - rows).mean()
+        )
+        for precision in (Precision.INT8_PLAIN, Precision.W8A16, Precision.BF16)
+    )
+
+    assert exact < mixed < min(plain, BF16_MEAN)
+
+
 def test_a_whole_file_becomes_a_network(change: Change) -> None:
     for precision in Precision:
         config = load_network(open_checkpoint(change()), precision=precision).config

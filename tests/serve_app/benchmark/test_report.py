@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from deployments.lm.quant.linear import Precision
-from deployments.verifier.loading import LoadedModel, ModelSettings, load_model
+from deployments.verifier.loading import LoadedModel, load_model
+from deployments.verifier.sizing import ModelSettings
 from serve_app.benchmark.alternation import Effort
 from serve_app.benchmark.draws import measure_draws
 from serve_app.benchmark.exchange import measure_exchange, measure_wait

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from deployments.lm.checkpoint.opening import open_checkpoint
-from serve_app import config
+from serve_app import drafter_config
 from serve_app.inspecting.drafters import RUNNING, Drafter, drafters_for
 from serve_app.inspecting.header import read_header
 from serve_app.inspecting.tokens import read_tokenizer
@@ -19,7 +19,9 @@ def drafters(path: Path, *, refusal: str | None = None) -> dict[str, Drafter]:
 
 
 def test_kinds_are_those_that_can_be_configured() -> None:
-    sections = [value for value in vars(config).values() if isinstance(value, type) and issubclass(value, Section)]
+    sections = [
+        value for value in vars(drafter_config).values() if isinstance(value, type) and issubclass(value, Section)
+    ]
     kinds = {section.model_fields["kind"] for section in sections if "kind" in section.model_fields}
     names = {name for field in kinds for name in field.annotation.__args__}  # type: ignore[union-attr]  # a Literal
     # `auto` is a choice among them.

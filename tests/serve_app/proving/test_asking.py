@@ -46,6 +46,9 @@ class Script:
     async def gates(self) -> list[GateReport]:
         raise NotImplementedError
 
+    async def profile(self, seconds: float, /) -> bytes:
+        raise NotImplementedError
+
 
 def questions(count: int) -> tuple[Question, ...]:
     return tuple(
