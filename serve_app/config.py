@@ -35,7 +35,8 @@ class VerifierConfig(Placement):
         kernels: `native` needs AVX-512 with VNNI and a C++ compiler; `auto` takes it where it can be had, else `xla`.
         tensor_parallel: devices of a replica that share the model.
         draft_k: the most drafts a request gets in one window.
-        draft_rows: the most drafts of all requests in one window.
+        draft_rows: the most drafts of all requests in one window; none takes 8 on a processor, where each row costs,
+            and sets no limit on TPU chips, which read the weights for 8 rows or for 64.
         draft_deadline_ms: the most a window waits for drafts.
         rounds: the most windows of one device call where drafts come from the device.
         ladder: the row counts windows are compiled for.
@@ -58,7 +59,7 @@ class VerifierConfig(Placement):
     kernels: Kernels = Kernels.AUTO
     tensor_parallel: PositiveInt = 1
     draft_k: int = Field(default=7, ge=1, le=8)
-    draft_rows: PositiveInt = 8
+    draft_rows: PositiveInt | None = None
     draft_deadline_ms: PositiveFloat = 5.0
     rounds: int = Field(default=4, ge=1, le=64)
     ladder: tuple[PositiveInt, ...] = (8, 16, 32, 64, 128)
@@ -110,6 +111,8 @@ class IngressConfig(Placement):
     admin_keys_env: str = ""
 
 
+# On a processor.
+_ROWS_OF_DRAFTS = 8
 _CHOOSING = {
     "auto": Choosing.AUTO,
     # They are wrong, or right, on purpose: there is nothing to measure.
@@ -159,7 +162,7 @@ class AppConfig(Section):
                 context=section.context,
                 page_size=section.page_size,
                 draft_k=section.draft_k if drafts else 0,
-                draft_rows=section.draft_rows,
+                draft_rows=section.draft_rows or (None if section.tpus else _ROWS_OF_DRAFTS),
                 ladder=section.ladder,
                 compile_cache=section.compile_cache,
                 cache_pages=section.cache_pages,

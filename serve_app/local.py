@@ -147,8 +147,8 @@ def _start_ray(folder: str, *, quiet: bool) -> None:
         OutriderError: it gave up every time.
     """
     for last in (False, False, True):
-        try:
-            with _undisturbed():
+        with _undisturbed():
+            try:
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -157,13 +157,13 @@ def _start_ray(folder: str, *, quiet: bool) -> None:
                     _temp_dir=folder,
                     _node_ip_address="127.0.0.1",
                 )
-        except Exception as error:  # of no particular type: Ray raises bare ones
-            end_processes(folder)
-            if last:
-                reason = str(error).strip().splitlines() or [type(error).__name__]
-                raise OutriderError(f"Ray did not start on this machine: {reason[0]}") from error
-        else:
-            return
+            except Exception as error:  # of no particular type: Ray raises bare ones
+                end_processes(folder)
+                if last:
+                    reason = str(error).strip().splitlines() or [type(error).__name__]
+                    raise OutriderError(f"Ray did not start on this machine: {reason[0]}") from error
+            else:
+                return
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def mesh_here(count: int, /) -> Mesh:
 
 def topology_of(mesh: Mesh | None, /) -> str:
     """How the devices are wired, as `2x2x1`; empty for one, and where they do not say."""
-    devices = () if mesh is None else tuple(mesh.devices.flat)
+    devices = () if mesh is None or mesh.size == 1 else tuple(mesh.devices.flat)
     places = np.asarray([place for device in devices if (place := getattr(device, "coords", None)) is not None])
     return "x".join(str(extent) for extent in np.ptp(places, axis=0) + 1) if places.size else ""
 

@@ -47,6 +47,12 @@ class Ladder:
         return next(size for size in self.emits if size >= count)
 
     @property
+    def needed_emits(self) -> tuple[int, ...]:
+        """The sizes of the draw that windows of the smallest rung take."""
+        smaller = [size for size in self.emits if size < self.rungs[0].rows]
+        return self.emits[: len(smaller) + 1]
+
+    @property
     def widest(self) -> Rung:
         return self.rungs[-1]
 

@@ -57,6 +57,8 @@ class _Number:
     Attributes:
         plain, plain_s: windows in which nobody had drafts, and their seconds on the device.
         drafted, drafted_s: those in which somebody had.
+        joined, joined_s: windows without drafts inside a call of several, whose own seconds nobody knows.
+        hosted: turns in which the host worked: of a call of several windows the first one alone.
         seconds: of whole turns.
         waited_s: of those, for drafts.
         tokens: of all slots.
@@ -68,6 +70,9 @@ class _Number:
     plain_s: float = 0.0
     drafted: int = 0
     drafted_s: float = 0.0
+    joined: int = 0
+    joined_s: float = 0.0
+    hosted: int = 0
     seconds: float = 0.0
     waited_s: float = 0.0
     tokens: int = 0
@@ -76,7 +81,7 @@ class _Number:
 
     @property
     def turns(self) -> int:
-        return self.plain + self.drafted
+        return self.plain + self.drafted + self.joined
 
     @property
     def has_seen_plain(self) -> bool:
@@ -97,7 +102,8 @@ class _Number:
     @property
     def plainly_s(self) -> float:
         """How long the same tokens would have taken without speculation."""
-        host_s = (self.seconds - self.waited_s - self.plain_s - self.drafted_s) / self.turns
+        # Without speculation there are no calls, and the host works for every window.
+        host_s = (self.seconds - self.waited_s - self.plain_s - self.drafted_s - self.joined_s) / max(self.hosted, 1)
         return self.tokens / self.recorded.active * (self.plain_window_s + host_s)
 
     def add(self, landed: Landed, /, *, seconds: float) -> bool:
@@ -119,10 +125,15 @@ class _Number:
         self.kept += kept
         self.seconds += seconds
         self.waited_s += landed.flight.waited
-        window_s = landed.at - landed.flight.launched_at
+        flight = landed.flight
+        window_s = landed.at - flight.launched_at
+        self.hosted += flight.window is not None or flight.follows != flight.launched_at
         if rounds:
             self.drafted += 1
             self.drafted_s += window_s
+        elif flight.window is None:
+            self.joined += 1
+            self.joined_s += window_s
         else:
             self.plain += 1
             self.plain_s += window_s

@@ -29,7 +29,7 @@ from deployments.verifier.calls import ChipSettings
 from deployments.verifier.drafts import DraftSource, NoDrafts
 from deployments.verifier.engine import Engine, EngineSettings
 from deployments.verifier.ladder import Ladder
-from deployments.verifier.memory import MemoryPlan, check_weights
+from deployments.verifier.memory import MemoryPlan, check_weights, free_host_memory
 from deployments.verifier.onboard import OnboardDrafts
 from deployments.verifier.probe import ProbeReport, probe
 from deployments.verifier.programs import Programs, Progress
@@ -146,6 +146,9 @@ def load_model(settings: ModelSettings, *, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(settings.model_path)
     progress(f"reading {checkpoint.name}")
     check_weights(_least_weights(checkpoint, precision=settings.precision) // devices, free=free)
+    if devices > 1 and jax.default_backend() != "cpu":
+        # The network is taken apart in the host's memory.
+        check_weights(_least_weights(checkpoint, precision=settings.precision), free=free_host_memory())
     wanted = wanted_kernels(settings.kernels, devices=devices)
     kernels, reason = choose_kernels(wanted, cache=_kernel_cache(settings))
     progress(f"kernels: {kernels.value} ({reason})")

@@ -81,6 +81,8 @@ def probe(programs: Programs, *, vocabulary: int, progress: Progress) -> ProbeRe
         if difference is not None:
             refused[rung] = difference
     proved = _proved_draws(programs, hidden=alone.hidden)
+    if proved < programs.ladder.needed_emits[-1]:
+        raise RuntimeError(f"on this device draws for more than {proved} rows differ, and every window may need them")
     for rung in rungs[1:]:
         if rung.rows > proved < programs.ladder.emits[-1]:
             refused.setdefault(rung, f"draws for more than {proved} rows differ")

@@ -7,6 +7,7 @@ import asyncio
 import io
 import tarfile
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -18,25 +19,35 @@ class Profiler:
     """Takes one trace at a time: the device has one profiler."""
 
     def __init__(self) -> None:
-        self._one_at_a_time = asyncio.Lock()
+        self._taking: asyncio.Task[bytes] | None = None
 
     async def trace(self, *, seconds: float) -> bytes:
         """The next `seconds` seconds of this process and its device, as a gzipped tar archive.
 
+        Whoever stops waiting cuts it short; the profiler is always stopped before another trace may begin.
+
         Raises:
             Unavailable: another trace is being taken.
         """
-        if self._one_at_a_time.locked():
+        if self._taking is not None and not self._taking.done():
             raise Unavailable("A trace is being taken; ask again when it has ended.")
-        async with self._one_at_a_time:
-            with tempfile.TemporaryDirectory(prefix="outrider-trace-") as folder:
-                await asyncio.to_thread(jax.profiler.start_trace, folder)
-                try:
-                    await asyncio.sleep(seconds)
-                finally:
-                    # It gathers what was recorded, for longer than a stream should wait.
-                    await asyncio.to_thread(jax.profiler.stop_trace)
-                return await asyncio.to_thread(_packed, Path(folder))
+        is_unwanted = asyncio.Event()
+        self._taking = asyncio.create_task(_taken(seconds=seconds, is_unwanted=is_unwanted))
+        try:
+            return await asyncio.shield(self._taking)
+        except asyncio.CancelledError:
+            is_unwanted.set()
+            raise
+
+
+async def _taken(*, seconds: float, is_unwanted: asyncio.Event) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="outrider-trace-") as folder:
+        await asyncio.to_thread(jax.profiler.start_trace, folder)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(is_unwanted.wait(), timeout=seconds)
+        # It gathers what was recorded, for longer than a stream should wait.
+        await asyncio.to_thread(jax.profiler.stop_trace)
+        return b"" if is_unwanted.is_set() else await asyncio.to_thread(_packed, Path(folder))
 
 
 def _packed(folder: Path) -> bytes:

@@ -182,7 +182,7 @@ class Programs:
         self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
         done: dict[Any, Any] = compile_all(jobs, progress=progress)
         # Everything is proved against the smallest, and can do with them alone.
-        for needed in (self.ladder.rungs[0], *self.ladder.emits[:1]):
+        for needed in (self.ladder.rungs[0], *self.ladder.needed_emits):
             if isinstance(done[needed], Unbuilt):
                 raise ConfigError(
                     f"this device cannot run the model: of the smallest window {done[needed].reason}; "

@@ -118,8 +118,9 @@ class _Proof:
         for slot, prompt in zip(slots, self._prompts, strict=True):
             n = self._drafter.max_n
             text = [*prompt[-n:], *slot.tokens[len(prompt) :]]
-            text[n + _WRONG_EVERY :: _WRONG_EVERY] = prompt[: len(text[n + _WRONG_EVERY :: _WRONG_EVERY])]
             text = text[: max(len(prompt) - n, 0)]
+            for place in range(n + _WRONG_EVERY, len(text), _WRONG_EVERY):
+                text[place] = prompt[place]
             told.append([*text, *prompt[len(text) :]])
         return told
 

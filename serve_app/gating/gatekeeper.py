@@ -202,8 +202,11 @@ class StoreWatch:
             return
         with self._changing:
             if self._records(change.new) != self._records(self._gates):
-                self._live, self._is_stopped = None, False
+                self._is_stopped = False
             before, rule = self._rule, self._ruled(change.new)
+            # What was found is about what was promised; whoever looks begins anew then, too.
+            if rule.expected != before.expected:
+                self._live = None
             self._gates, self._rule = change.new, rule
         self._say(
             {

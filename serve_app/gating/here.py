@@ -16,6 +16,7 @@ from deployments.lm.kernels.native import choose_kernels, described
 from deployments.lm.models.load import read_config
 from deployments.messages.errors import CheckpointError, ConfigError
 from deployments.verifier.sizing import ModelSettings
+from deployments.verifier.spreading import wanted_kernels
 from serve_app.config import AppConfig
 from serve_app.gating.file_hashes import FileHashes
 from serve_app.gating.fingerprints import chip_key, compiler_flags, versions
@@ -110,6 +111,10 @@ def this_deployment(config: AppConfig, /, *, hashes: FileHashes | None = None) -
         "draft_k": settings.draft_k,
         "draft_rows": most if settings.draft_rows is None else min(most, settings.draft_rows),
     }
+    if settings.tensor_parallel > 1:
+        # How several are wired only they say, once they are somebody's.
+        parts.pop("topology", None)
+        parts["devices"] = settings.tensor_parallel
     return Here(parts=parts, pairings=_pairings(config, draft_k=settings.draft_k, hashes=hashes))
 
 
@@ -129,6 +134,7 @@ def _kernels(settings: ModelSettings) -> dict[str, str]:
     """Nothing where they cannot be had, or nobody may look at the chip."""
     cache = Path(settings.compile_cache or Path.home() / ".cache" / "outrider") / "kernels"
     try:
-        return {"kernels": described(choose_kernels(settings.kernels, cache=cache)[0])}
+        wanted = wanted_kernels(settings.kernels, devices=settings.tensor_parallel)
+        return {"kernels": described(choose_kernels(wanted, cache=cache)[0])}
     except (ConfigError, RuntimeError):
         return {}

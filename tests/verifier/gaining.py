@@ -69,6 +69,7 @@ class Serving:
         self.watch = watch or Watch()
         self.gains = LiveGains(self.watch, span=span)
         self.now = 0.0
+        self.windows = 0
 
     def window(
         self,
@@ -79,14 +80,16 @@ class Serving:
         prompt: int = 0,
         lost: int = 0,
         finish: FinishReason | None = None,
+        joins: bool = False,
     ) -> None:
         """One window: for each slot how many of three drafts were kept, or `None` where it had none.
 
-        Of the first `lost` slots nothing is known afterwards: their requests are gone.
+        Of the first `lost` slots nothing is known afterwards: their requests are gone. One that `joins` runs in the
+        same call as the one before it, without the host.
         """
         is_drafted = any(each is not None for each in kept)
         window_s = window_s or (0.025 if is_drafted else 0.020)
-        launched = self.now + HOST_S + wait_s
+        launched = self.now if joins else self.now + HOST_S + wait_s
         spans = [Span(slot=_slot(), start=9, tokens=(1,) * _rows(each), emits=_rows(each)) for each in kept]
         steps = [_step(span, kept=each or 0, finish=finish) for span, each in zip(spans, kept, strict=True)]
         if prompt:
@@ -94,13 +97,14 @@ class Serving:
         flight = UnderWay(
             plan=StepPlan(spans=tuple(spans)),
             drafts=Drafts(),
-            window=WINDOW,
+            window=None if joins else WINDOW,
             follows=self.now if follows else None,
             waited=wait_s,
             launched_at=launched,
             rows=8,
         )
         self.now = launched + window_s
+        self.windows += 1
         self.gains.landed(Landed(steps=steps[lost:], flight=flight, at=self.now))
 
     def until_told(self, spans: int, /, *, windows: Callable[[], None]) -> list[LiveGain]:

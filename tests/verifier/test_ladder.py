@@ -70,3 +70,10 @@ def test_a_rung_holds_what_fits_both_ways() -> None:
     assert rung.holds(rows=16, tiles=6)
     assert not rung.holds(rows=17, tiles=1)
     assert not rung.holds(rows=1, tiles=7)
+
+
+@pytest.mark.parametrize(
+    ("rows", "needed"), [((8, 16, 32), (8,)), ((16, 32), (8, 16)), ((12, 32), (8, 16)), ((64,), (8, 16, 32))]
+)
+def test_the_smallest_windows_need_draws_for_all_their_rows(rows: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    assert build_ladder(rows, slots=8, draft_k=3).needed_emits == needed

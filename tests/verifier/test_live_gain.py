@@ -199,3 +199,35 @@ def test_whoever_is_told_cannot_end_the_windows(caplog: pytest.LogCaptureFixture
     service = Serving(Failing())
     service.until_told(2, windows=lambda: losing(service))
     assert "could not be told" in caplog.text
+
+
+def test_calls_of_several_windows_save_the_host_and_that_is_a_gain() -> None:
+    """Windows of 2.4 ms in place of 2.0, but three of four without the host's millisecond; one draft in ten is kept."""
+    service = Serving()
+
+    def four() -> None:
+        for number in range(4):
+            service.window(1 if service.windows % 10 == 0 else 0, window_s=0.0024, joins=number > 0)
+
+    def plain() -> None:
+        service.window(None, window_s=0.0020)
+
+    for _ in range(20):
+        plain()
+    (found,) = service.until_told(1, windows=four)
+    # Without calls: 3 ms for a token; with them 2.65 ms for 1.1.
+    assert found.found.gain == pytest.approx(1.1 * 3.0 / 2.65, rel=0.02)
+    assert not found.is_lost
+
+
+def test_windows_without_drafts_inside_a_call_are_no_plain_windows() -> None:
+    """A call knows its own seconds, not those of its windows."""
+    service = Serving()
+
+    def call() -> None:
+        service.window(3, window_s=0.030)
+        service.window(None, window_s=0.030, joins=True)
+
+    (found,) = service.until_told(1, windows=call)
+    assert found.plain_windows == "recorded"
+    assert found.windows == 2 * found.drafted_windows

@@ -1,6 +1,7 @@
 """What the proof of calls must notice: one bit of a score or a page, another draft or draw, a kept draft, a window."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array
 
 from deployments.verifier.calls import RoundsOutput, RoundsSize
 from deployments.verifier.compiling import Unbuilt
-from deployments.verifier.loading import LoadedModel
+from deployments.verifier.loading import LoadedModel, load_model
 from deployments.verifier.programs import Programs
 from deployments.verifier.round_proof import refused_calls
 
@@ -105,3 +106,13 @@ def test_what_does_not_compile_is_refused(golden_on_chip: LoadedModel, programs:
     assert refused(golden_on_chip) == {
         size: "they could not be run (RuntimeError: it does not compile (Error: too large))"
     }
+
+
+def test_long_calls_over_a_short_context_are_proved(golden_on_chip: LoadedModel) -> None:
+    """More windows than the prompt has tokens, and fewer than a context has."""
+    chip = golden_on_chip.settings.chip
+    assert chip is not None
+    settings = replace(golden_on_chip.settings, context=64, ladder=(8, 16), chip=replace(chip, rounds=64))
+    model = load_model(settings, progress=lambda text: None)
+    assert model.report.refused_calls == {}
+    assert [size.rung.rows for size in model.programs.calls] == [8, 16]

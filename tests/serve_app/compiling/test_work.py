@@ -9,6 +9,17 @@ from tests.serve_app.compiling import texts
 PLAIN = Load(slots=8, rows=1, position=1024)
 DRAFTED = Load(slots=8, rows=8, position=1024)
 ROWS = 8 * 128 * 4
+QUERIES, CACHE = "bf16[16,8,16,128]{3,2,1,0:T(8,128)(2,1)}", "bf16[600,2,8,64,128]{4,3,2,1,0:T(8,128)(2,1)}"
+KERNEL = f"""{texts.HEADER}
+
+ENTRY %main (queries: bf16[16,8,16,128], cache: bf16[600,2,8,64,128]) -> f32[16,8,16,128] {{
+  %queries = {QUERIES} parameter(0)
+  %cache = {CACHE} parameter(1)
+  ROOT %seen = f32[16,8,16,128]{{3,2,1,0:T(8,128)}} custom-call(%queries, %queries, %cache), \
+custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/outrider_attend"}}, \
+frontend_attributes={{kernel_name="outrider_attend"}}
+}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -45,6 +56,25 @@ def test_what_a_recurrence_moves_is_states_only_where_the_instruction_is_its_own
 def test_loops_of_nobody_are_named() -> None:
     text = texts.LOOPS.replace("lm/recurrence.py", "lm/experts.py")
     assert work_of(parse_module(text), load=PLAIN, page_size=64).guessed == ("/src/deployments/lm/experts.py",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles", "reads"),
+    [(1, 8, 8), (4, 8, 8), (5, 16, 8), (8, 16, 8), (9, 24, 16), (16, 32, 16), (17, 40, 24)],
+)
+def test_tiles_of_a_slot_read_its_pages_in_pairs(rows: int, tiles: int, reads: int) -> None:
+    load = Load(slots=8, rows=rows, position=1024)
+    assert (load.tiles, load.reads) == (tiles, reads)
+
+
+def test_the_kernel_reads_pages_once_for_both_tiles_of_a_slot() -> None:
+    """Of 8 key heads of 128 in bf16, for 16 tiles: 16 pages of 256 KiB for each slot."""
+    plain, drafted = (work_of(parse_module(KERNEL), load=load, page_size=64) for load in (PLAIN, DRAFTED))
+    tiles = 16 * 8 * 16 * 128 * (2 * 2 + 4)
+    assert plain.attention == drafted.attention == 8 * 16 * 256 * 1024 + tiles
+    # Both tiles are worked on.
+    assert 2 * plain.bf16 == drafted.bf16 == 2 * 16 * 1024 * 8 * 16 * 2 * 128
+    assert (plain.moved, plain.states) == (0, 0)
 
 
 def test_weights_are_those_that_are_read_whole() -> None:

@@ -156,3 +156,19 @@ def tell_until(watch: StoreWatch, *, revision: int) -> None:
     while watch.rule.revision < revision:
         watch.gain_found(LOST)
         assert time.monotonic() < deadline
+
+
+def test_an_operators_word_that_promises_the_same_counts_no_loss_twice(tmp_path: Path) -> None:
+    """Whoever looks at the windows goes on as well, and says once more what is known."""
+    store = passed(tmp_path / "gates.yaml")
+    with watching(tmp_path / "gates.yaml") as (watch, said):
+        for found in (LOST, LOST):
+            watch.gain_found(found)
+        expected = watch.rule.expected
+        store.force(forced(Setting.ON, kind="ngram"))
+        until(lambda: watch.rule.state == "forced")
+        assert (watch.rule.expected == expected) == (watch.report().live is not None)
+        watch.gain_found(LOST)
+        lost = 1 if watch.rule.expected == expected else 2
+        assert watch.report().gains_lost == lost
+    assert events(said).count("gates_gain_lost") == lost
