@@ -10,12 +10,17 @@ from dataclasses import dataclass
 import jax
 
 from deployments.lm.attention import PAIR, TILE_ROWS
-from deployments.lm.kernels.attention import pallas
+from deployments.lm.kernels.attention import pallas, steps
 from serve_app.compiling.hlo import Computation, Instruction, Module
 from serve_app.compiling.touch import Touch
 from serve_app.compiling.traffic import Kernel, Movement, Sources, Traffic, traffic_of
 
-_ATTENTION = ("lm/attention.py", "kernels/attention/pallas.py", "kernels/attention/blocks.py")
+_ATTENTION = (
+    "lm/attention.py",
+    "kernels/attention/pallas.py",
+    "kernels/attention/blocks.py",
+    "kernels/attention/steps.py",
+)
 _STATES = ("lm/recurrence.py", "lm/delta.py")
 _SAMPLING = "lm/sampling/"
 _KERNEL = "outrider_attend"
@@ -40,6 +45,11 @@ class Load:
     def tiles(self) -> int:
         """Of four rows of one slot."""
         return self.slots * -(-self.rows // TILE_ROWS)
+
+    @property
+    def reads(self) -> int:
+        """How often the attention kernel reads a slot's pages, all slots together: once for each pair of tiles."""
+        return self.slots * -(-self.rows // (TILE_ROWS * steps.PAIR))
 
     def turns(self, sources: Sources, /, *, depth: int, page_size: int) -> int:
         """How often a loop runs whose turns depend on the window; `traffic.Turns`."""
@@ -157,8 +167,9 @@ def _attended(kernel: Kernel, *, load: Load) -> tuple[int, int]:
     queries, cache = kernel.operands[-2:]
     tiles, _, asked, _ = queries.shape
     _, halves, kv_heads, page_size, depth = cache.shape
-    pages = min(load.tiles, tiles) * -(-load.position // page_size)
+    pages = -(-load.position // page_size)
     held = jax.ShapeDtypeStruct(cache.shape, _CACHE_TYPES[cache.type])
-    moved = pallas.hbm_bytes(pages, cache=held, tiles=tiles, queries=asked)
+    moved = pallas.hbm_bytes(min(load.reads, tiles) * pages, cache=held, tiles=tiles, queries=asked)
     # Scores, then sums: a multiplication and an addition for each value of keys and values.
-    return moved * kernel.times, 2 * pages * page_size * kv_heads * asked * halves * depth * kernel.times
+    done = 2 * min(load.tiles, tiles) * pages * page_size * kv_heads * asked * halves * depth
+    return moved * kernel.times, done * kernel.times

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from deployments.lm.attention import Tiles
+from deployments.lm.attention import TILE_ROWS, Tiles, attend
 from deployments.lm.kernels.attention import pallas
 from deployments.lm.kernels.choice import Kernels
 from tests.lm import slots
@@ -140,6 +140,45 @@ def test_a_row_has_the_same_bits_in_any_order_of_tiles_and_beside_any_table() ->
     same_bits(attended(PARTS, lengthened, shape=PAIRED), together)
 
 
+@pytest.mark.usefixtures("blocks_of_32")
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        (PAIRED, None),
+        (SMALL, 20),
+        pytest.param(PAIRED, 20, marks=pytest.mark.slow),
+        pytest.param(SMALL, None, marks=pytest.mark.slow),
+        pytest.param(PAIRED, 3, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_row_has_the_same_bits_first_in_a_pair_second_and_alone(shape: Shape, window: int | None) -> None:
+    """Four tiles of a slot are two pairs, and three a pair and one alone; pages and blocks end between and in them."""
+    how = interpreted(window=window)
+    for first in (28, 86, 150):
+        run = Part(slot=1, start=first, count=16)
+        (rows,) = attended((run, PARTS[2]), how, shape=shape)[:1]
+        for begin in range(0, 16, 4):
+            (alone,) = attended((Part(slot=1, start=first + begin, count=4),), how, shape=shape)
+            same_bits([alone], [rows[begin : begin + 4]])
+        for begin, count in ((4, 12), (8, 8), (12, 4), (4, 8), (6, 7)):
+            (later,) = attended((Part(slot=1, start=first + begin, count=count),), how, shape=shape)
+            same_bits([later], [rows[begin : begin + count]])
+
+
+@pytest.mark.usefixtures("blocks_of_32")
+@pytest.mark.parametrize("window", [None, 20])
+def test_tiles_of_one_table_are_pairs_in_any_order_of_positions(window: int | None) -> None:
+    """As of two slots with the same pages; the second tile of a pair sees less or more than the first, or as much."""
+    how = interpreted(window=window)
+    parts = tuple(Part(slot=2, start=start, count=count) for start, count in ((172, 4), (161, 2), (163, 3), (172, 4)))
+    together = attended(parts, how, shape=PAIRED)
+    check(parts, together, shape=PAIRED, window=window)
+    for part, rows in zip(parts, together, strict=True):
+        same_bits(attended((part,), how, shape=PAIRED), [rows])
+    same_bits(attended(parts[::-1], how, shape=PAIRED)[::-1], together)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("blocks_of_32")
 def test_a_window_longer_than_the_context_changes_no_bit() -> None:
@@ -172,9 +211,9 @@ def test_a_cache_it_cannot_read_is_left_to_the_plain_path() -> None:
 
 
 def test_memory_traffic_is_counted() -> None:
-    """Of a layer of 8 key heads of 128 in bf16: a page of 64 positions is 256 KiB."""
+    """Of a layer of 8 key heads of 128 in bf16: a page of 64 positions is 256 KiB; queries are read twice."""
     cache = jnp.zeros((3, 2, 8, 64, 128), jnp.bfloat16)
-    tile = 8 * 16 * 128 * (2 + 4)
+    tile = 8 * 16 * 128 * (2 * 2 + 4)
     assert pallas.hbm_bytes(0, cache=cache, tiles=16, queries=16) == 16 * tile
     assert pallas.hbm_bytes(100, cache=cache, tiles=16, queries=16) == 16 * tile + 100 * 256 * 1024
     assert pallas.vmem_bytes(cache=cache, queries=16) < 4 << 20
@@ -188,3 +227,27 @@ def test_every_width_and_number_of_heads(shape: Shape) -> None:
     seen = attended(PARTS, interpreted(**kind), shape=shape)
     check(PARTS, seen, shape=shape, **kind)
     check_plain(seen, attended(PARTS, attending(**kind), shape=shape), shape=shape)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_heads_alone_have_the_bits_they_have_among_others(width: int) -> None:
+    """On several devices each has some of the heads; where the softmax is cut must not depend on how many."""
+    kv_heads, group, page_size, length = 8, 2, 64, 500
+    rng = np.random.default_rng(width)
+    cache = jnp.asarray(rng.normal(size=(9, 2 if width == 128 else 1, kv_heads, page_size, 128)), jnp.bfloat16)
+    queries = jnp.asarray(rng.normal(size=(TILE_ROWS, kv_heads * group, width)), jnp.float32)
+    tiles = Tiles(
+        rows=jnp.asarray([range(TILE_ROWS), [0] * TILE_ROWS]),
+        positions=jnp.asarray([range(length, length + TILE_ROWS), [-1] * TILE_ROWS]),
+        pages=jnp.asarray([range(1, 9), [0] * 8]),
+        lane_of_row=jnp.arange(TILE_ROWS),
+    )
+
+    def seen(heads: slice) -> np.ndarray:
+        asked = queries.reshape(TILE_ROWS, kv_heads, group, width)[:, heads].reshape(TILE_ROWS, -1, width)
+        found = attend(asked, cache=cache[:, :, heads], tiles=tiles, kernels=Kernels.PALLAS_INTERPRETED)
+        return np.asarray(found).reshape(TILE_ROWS, -1, group, width)
+
+    whole = seen(slice(None))
+    for count in (1, 2, 4):
+        np.testing.assert_array_equal(seen(slice(2, 2 + count)), whole[:, 2 : 2 + count])

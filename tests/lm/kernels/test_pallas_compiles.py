@@ -112,7 +112,7 @@ def check(case: Case, *, chip: str) -> None:
     assert pallas.vmem_bytes(cache=cache, queries=TILE_ROWS * case.group) < SCOPED_VMEM
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", [*CHIPS, pytest.param("tpu7x:2x2x1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", [LLAMA_8B, SMOLLM2], ids=str)
 def test_it_compiles_and_copies_no_cache(case: Case, chip: str) -> None:
     check(case, chip=chip)
