@@ -125,6 +125,7 @@ def test_a_program_that_fails_is_a_sentence_and_the_others_are_compiled(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "llama-3.1-8b", "qwen3-8b"])

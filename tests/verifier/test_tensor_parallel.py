@@ -108,7 +108,17 @@ def test_floats_are_exact_on_each_number_of_devices(golden_llama_rope3: Path, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "granite", "exaone", "exaone4", "gemma3", "qwen3_5"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama",
+        "qwen3_5",
+        *(
+            pytest.param(family, marks=pytest.mark.exhaustive)
+            for family in ("qwen2", "qwen3", "granite", "exaone", "exaone4", "gemma3")
+        ),
+    ],
+)
 def test_int8_families(family: str, goldens: Path, tmp_path: Path) -> None:
     """Every family that is split."""
     job = Job(
@@ -127,6 +137,7 @@ def test_int8_families(family: str, goldens: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["f32", "bf16", "int8-plain"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_5"])
 def test_other_precisions(family: str, precision: str, goldens: Path, golden_llama: Path, tmp_path: Path) -> None:
