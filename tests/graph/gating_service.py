@@ -113,3 +113,10 @@ def under_load(service: Service) -> Iterator[Load]:
         over.set()
         for client in clients:
             client.join()
+
+
+def lines(service: Service, *, event: str) -> list[dict[str, Any]]:
+    """What replicas have said, those of services that ran before in the same cluster first."""
+    logs = sorted(service.logs.glob("worker-*.err"), key=lambda log: log.stat().st_mtime_ns)
+    printed = [line for log in logs for line in log.read_text().splitlines()]
+    return [json.loads(text) for text in printed if f'"event": "{event}"' in text]

@@ -1,6 +1,5 @@
 """Gates of a running service: what is written into its store decides from the next window on. No reply changes."""
 
-import json
 import threading
 import time
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from tests.graph.gating_service import (
     gated_config,
     gates,
     in_force,
+    lines,
     running_key,
     speculates,
     under_load,
@@ -51,18 +51,14 @@ def store(folder: Path) -> FileStore:
     return FileStore(folder / "gates.yaml")
 
 
-def lines(service: Service, *, event: str) -> list[dict[str, Any]]:
-    printed = [line for log in service.logs.glob("worker-*.err") for line in log.read_text().splitlines()]
-    return [json.loads(text) for text in printed if f'"event": "{event}"' in text]
-
-
 def gate_page(service: Service) -> Page:
     return metrics(service.url)
 
 
 def test_from_an_empty_store_to_speculation_and_back(gated_service: Service, store: FileStore, folder: Path) -> None:
     service = gated_service
-    (line,) = [line for line in lines(service, event="speculation") if "drafter.kind is auto" in line["sentence"]]
+    line = lines(service, event="speculation")[-1]
+    assert "drafter.kind is auto" in line["sentence"]
     assert (line["used"], line["reason"], line["state"], line["gated"]) == (False, "not_gated", "unknown", False)
     assert "outrider gate run" in line["sentence"]
     plain = ask(service)

@@ -1,6 +1,5 @@
 """A service whose record promises what is not so: it finds out, says so, and stops drafting. No reply changes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from serve_app.gating.keys import ProfitKey
 from serve_app.gating.lost_gain import OnLostGain
 from serve_app.gating.records import ProfitRecord
 from serve_app.local import Service
-from tests.graph.gating_service import declined, gated_config, gates, running_key, speculates
+from tests.graph.gating_service import declined, gated_config, gates, lines, running_key, speculates
 from tests.graph.stage import Stage, metrics, until
 from tests.serve_app.gating.making import exactness, point, profit
 
@@ -63,11 +62,6 @@ def promising(key: ProfitKey, /) -> ProfitRecord:
     return replace(profit(key), evidence=ProfitEvidence(points=(much,)))
 
 
-def lines(service: Service, *, event: str) -> list[dict[str, Any]]:
-    printed = [line for log in service.logs.glob("worker-*.err") for line in log.read_text().splitlines()]
-    return [json.loads(text) for text in printed if f'"event": "{event}"' in text]
-
-
 def test_a_gain_that_is_not_there_is_found_and_drafts_stop(watchful_service: Service, folder: Path) -> None:
     service, store = watchful_service, FileStore(folder / "gates.yaml")
     plain = ask(service)
@@ -95,7 +89,7 @@ def test_a_gain_that_is_not_there_is_found_and_drafts_stop(watchful_service: Ser
     assert page.total("gate_gain_lost_total") == page.total("gate_gain_is_lost") == 1
     assert page.total("gate_speculates") == 0
     assert page.total("gate_live_gain") < 0.95 < page.total("gate_recorded_gain")
-    (line,) = lines(service, event="gates_gain_lost")
+    line = lines(service, event="gates_gain_lost")[-1]
     assert (line["action"], line["method"], line["plain_windows"]) == ("stopped", "ngram", "recorded")
 
     # Measured again, it may run again.
