@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.lm.quant.linear import Precision
 from deployments.messages.errors import CheckpointError
 from serve_app.inspecting.report import inspect_checkpoint
 
@@ -66,7 +67,7 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
     assert "'someday' model; this version runs:" in found.refusal
     assert found.header.sizes == {"layers": (3,), "width": (4,), "vocabulary": (10,)}
     assert found.header.parameters == 56
-    assert [one.cache_per_1k for one in found.memory] == [None] * 4
+    assert {one.precision: one.cache_per_1k for one in found.memory} == dict.fromkeys(Precision)
     assert not any(one.runs for one in found.drafters)
     text = "\n".join(found.lines())
     assert "no: " in text
