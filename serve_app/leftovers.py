@@ -5,17 +5,11 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import ray
-
 _PROCESSES = Path("/proc")
 
 
 def end_processes(folder: str, /) -> None:
-    """Ends every process that this one, or one of its own, has started for `folder`, and lets Ray forget them.
-
-    Where there is no `/proc` Ray alone is told.
-    """
-    ray.shutdown()
+    """Ends every process that this one, or one of its own, has started for `folder`; none where there is no `/proc`."""
     for command in _PROCESSES.glob("[0-9]*/cmdline"):
         number = int(command.parent.name)
         # One that ends meanwhile is what is wanted.

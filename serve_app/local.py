@@ -158,6 +158,7 @@ def _start_ray(folder: str, *, quiet: bool) -> None:
                     _node_ip_address="127.0.0.1",
                 )
             except Exception as error:  # of no particular type: Ray raises bare ones
+                ray.shutdown()
                 end_processes(folder)
                 if last:
                     reason = str(error).strip().splitlines() or [type(error).__name__]

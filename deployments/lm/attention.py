@@ -75,7 +75,8 @@ def write(
     places = (pages[:, None] * parts + jnp.arange(parts)) * page_size + offsets[:, None]
     flat = cache.reshape(-1, depth).at[places.ravel()].set(joined.reshape(-1, depth), mode="promise_in_bounds")
     written = flat.reshape(cache.shape)
-    return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS else written
+    # What goes round a loop is of one type, and a memory space is a part of it.
+    return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS and not in_loop else written
 
 
 def attend(
