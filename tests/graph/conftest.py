@@ -1,6 +1,7 @@
 """Running applications for tests. They share one, as far as they can; what needs the real weights comes last."""
 
-from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 from serve_app.local import Service
 from tests.graph.stage import Stage, app_config, stage
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    stage: Stage
+    stack: ExitStack
+
+
+_HELD = pytest.StashKey[_Held]()
 _ORDER = ("golden_service", "oracle_service", "smollm2_path")
 
 
@@ -25,10 +34,31 @@ def _order(item: pytest.Item) -> int:
     return next((rank for rank, name in enumerate(_ORDER) if name in names), len(_ORDER))
 
 
-@pytest.fixture(scope="session")
-def the_stage() -> Iterator[Stage]:
-    with stage() as made:
-        yield made
+@pytest.fixture(scope="module")
+def the_stage(pytestconfig: pytest.Config) -> Stage:
+    """The one cluster of all these tests; `pytest_runtest_teardown` ends it with the last of them."""
+    if _HELD not in pytestconfig.stash:
+        stack = ExitStack()
+        pytestconfig.stash[_HELD] = _Held(stage=stack.enter_context(stage()), stack=stack)
+    return pytestconfig.stash[_HELD].stage
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Other rooms' tests need not run beside Ray's processes, nor its threads in this one."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        _end(item.config)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _end(session.config)
+
+
+def _end(config: pytest.Config) -> None:
+    if _HELD in config.stash:
+        stack = config.stash[_HELD].stack
+        del config.stash[_HELD]
+        stack.close()
 
 
 @pytest.fixture
