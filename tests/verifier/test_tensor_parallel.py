@@ -111,11 +111,10 @@ def test_floats_are_exact_on_each_number_of_devices(golden_llama_rope3: Path, tm
 @pytest.mark.parametrize(
     "family",
     [
-        "llama",
         "qwen3_5",
         *(
             pytest.param(family, marks=pytest.mark.exhaustive)
-            for family in ("qwen2", "qwen3", "granite", "exaone", "exaone4", "gemma3")
+            for family in ("llama", "qwen2", "qwen3", "granite", "exaone", "exaone4", "gemma3")
         ),
     ],
 )
@@ -152,6 +151,7 @@ def test_other_precisions(family: str, precision: str, goldens: Path, golden_lla
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.model
 def test_smollm2(smollm2_path: Path, golden_llama: Path, tmp_path: Path) -> None:
     """The real model, which has 9 and 3 heads."""

@@ -15,7 +15,10 @@ LAYERS = 4
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-@pytest.fixture(scope="module", params=["v5e-1", "v5p-1", "v6e-1", "v6e-4"])
+@pytest.fixture(
+    scope="module",
+    params=["v6e-1", "v6e-4", *(pytest.param(chip, marks=pytest.mark.exhaustive) for chip in ("v5e-1", "v5p-1"))],
+)
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
     numbers = yaml.safe_load((SHAPES / "llama-3.1-8b.yaml").read_text()) | {"num_hidden_layers": LAYERS}
     shape = tmp_path_factory.mktemp("shapes") / "llama.json"
