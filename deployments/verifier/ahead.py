@@ -4,23 +4,19 @@ Runs nothing. A program that cannot be compiled is a sentence, not an exception:
 """
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from deployments.lm.topologies import first_line
 from deployments.verifier.blueprint import Blueprint, Lowered, ProgramKey
+from deployments.verifier.compiling import roomy_threads
 from deployments.verifier.window import Rung
 
 type Progress = Callable[[str], None]
-
-# XLA's passes recurse deeper than the 8 MiB that a thread is given.
-_STACK_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +86,7 @@ def compile_for(
     if blueprint.sizes.rounds is not None:
         jobs |= {size: partial(blueprint.rounds, size) for size in blueprint.sizes.rounds.sizes}
     done: dict[ProgramKey, CompiledProgram | FailedProgram] = {}
-    with _roomy_threads(workers or os.cpu_count() or 1) as pool:
+    with roomy_threads(workers or os.cpu_count() or 1) as pool:
         waiting = {pool.submit(_compiled, lower): key for key, lower in jobs.items()}
         for number, future in enumerate(as_completed(waiting), start=1):
             key = waiting[future]
@@ -120,24 +116,6 @@ def _compiled(lower: Callable[[], Lowered]) -> CompiledProgram | FailedProgram:
         hlo_text=program.as_text() or "",
         seconds=seconds,
     )
-
-
-@contextmanager
-def _roomy_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads whose stacks hold XLA's deepest passes. A thread's size is set for all that start later, so it is set
-    back once they have."""
-    usual = threading.stack_size(_STACK_BYTES)
-    barrier = threading.Barrier(count + 1)
-    pool = ThreadPoolExecutor(max_workers=count)
-    try:
-        # One waits in each thread until all are there: a pool starts no more than it needs.
-        for _ in range(count):
-            pool.submit(barrier.wait)
-    finally:
-        threading.stack_size(usual)
-    barrier.wait()
-    with pool:
-        yield pool
 
 
 def _said(key: ProgramKey, program: CompiledProgram | FailedProgram) -> str:

@@ -20,6 +20,7 @@ from deployments.lm.drafting.chip import ngram_on_chip
 from deployments.lm.mesh import cache_specs, in_order, spec_of
 from deployments.lm.recurrence import SEGMENT_FIELDS
 from deployments.verifier.calls import ChipRounds, RoundsInput, RoundsSize, rounds_taken
+from deployments.verifier.compiling import options_for
 from deployments.verifier.ladder import Ladder
 from deployments.verifier.rounds import run_rounds
 from deployments.verifier.states import StateRoom
@@ -112,7 +113,7 @@ class Blueprint:
         taken = (self.weights_taken, self.cache_taken, self._window_taken(rung))
         # Without a format of its own an output may lie otherwise than what it replaces, and be copied.
         kept = None if self.mesh is None else (None, jax.tree.map(lambda leaf: leaf.format, self.cache_taken))
-        return jax.jit(run, donate_argnums=1, out_shardings=kept).lower(*taken)
+        return self._jitted(run, donate_argnums=1, out_shardings=kept).lower(*taken)
 
     def emit(self, size: int, /) -> Lowered:
         """Head and sampler over `size` rows."""
@@ -123,7 +124,7 @@ class Blueprint:
         extras = extras_shapes(size, slots=self.sizes.slots, context=self.sizes.context, longest=self.sizes.longest)
         request = EmitInput(ints=self._taken(size, EMIT_INTS), floats=self._taken(size, EMIT_FLOATS, dtype=jnp.float32))
         run = self._on_each(run_emit, given=(_WHOLE, _WHOLE, _WHOLE), gives=_WHOLE)
-        return jax.jit(run).lower(self.weights_taken, self.hidden_taken, request, self._on_mesh(extras))
+        return self._jitted(run).lower(self.weights_taken, self.hidden_taken, request, self._on_mesh(extras))
 
     def head(self, rows: int, /) -> Lowered:
         """The head without the sampler, from all hidden rows and `rows` row numbers to logits; for measurements."""
@@ -132,7 +133,7 @@ class Blueprint:
             return self.rebuilt(weights).logits(hidden[numbers])
 
         run = self._on_each(run_head, given=(_WHOLE, _WHOLE), gives=_WHOLE)
-        return jax.jit(run).lower(self.weights_taken, self.hidden_taken, self._taken(rows))
+        return self._jitted(run).lower(self.weights_taken, self.hidden_taken, self._taken(rows))
 
     def rounds(self, size: RoundsSize, /) -> Lowered:
         """Several windows in one call, with the drafter between them; donates the cache."""
@@ -149,7 +150,7 @@ class Blueprint:
         extras = extras_shapes(size.emits, slots=sizes.slots, context=sizes.context, longest=sizes.longest)
         given = (self.weights_taken, self.cache_taken, self._on_mesh(taken), self._on_mesh(extras))
         kept = None if self.mesh is None else (None, jax.tree.map(lambda leaf: leaf.format, self.cache_taken))
-        return jax.jit(run_on_each, donate_argnums=1, out_shardings=kept).lower(*given)
+        return self._jitted(run_on_each, donate_argnums=1, out_shardings=kept).lower(*given)
 
     def all_lowered(self) -> dict[ProgramKey, Lowered]:
         """Every program: bodies by their rung, draws by their size, and calls of several rounds by theirs."""
@@ -170,7 +171,7 @@ class Blueprint:
         """A cache of zeros on the devices."""
         if self.mesh is None:
             return self._zeros()
-        return jax.jit(self._zeros, out_shardings=jax.tree.map(lambda leaf: leaf.format, self.cache_taken))()
+        return self._jitted(self._zeros, out_shardings=jax.tree.map(lambda leaf: leaf.format, self.cache_taken))()
 
     def clearing(self) -> Lowered:
         """Makes zeros of a cache, in place."""
@@ -180,7 +181,7 @@ class Blueprint:
 
         taken = self.cache_taken
         kept = None if self.mesh is None else jax.tree.map(lambda leaf: leaf.format, taken)
-        return jax.jit(zeros_like, donate_argnums=0, keep_unused=True, out_shardings=kept).lower(taken)
+        return self._jitted(zeros_like, donate_argnums=0, keep_unused=True, out_shardings=kept).lower(taken)
 
     def everywhere(self, leaves: Any, /) -> Any:
         """Arrays of the host's or of one device's, whole on every device."""
@@ -203,6 +204,9 @@ class Blueprint:
 
     def _zeros(self) -> Any:
         return self.sizes.shape.zeros(self.sizes.cache_dtype)
+
+    def _jitted(self, run: Callable[..., Any], **options: Any) -> jax.stages.Wrapped:
+        return jax.jit(run, compiler_options=options_for(self.mesh), **options)
 
     def _on_each(self, run: Callable[..., Any], *, given: tuple[Any, ...], gives: Any) -> Callable[..., Any]:
         """The program as each device runs it, over its own share of the weights and of what is given."""

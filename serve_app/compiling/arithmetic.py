@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from serve_app.compiling.hlo import Computation, Instruction, Module
+from serve_app.compiling.trips import Times
 
 _PRODUCTS = ("convolution", "dot")
 _INT8 = frozenset({"s8", "u8", "s4", "u4"})
@@ -27,12 +28,12 @@ class Product:
 
     is_int8: bool
     operations: int
-    times: int = 1
+    times: Times = 1
 
     @property
     def total(self) -> int:
         """In one run of the program."""
-        return self.operations * self.times
+        return int(self.operations * self.times)
 
 
 def products_of(instruction: Instruction, /, *, module: Module, computation: Computation) -> Iterator[Product]:

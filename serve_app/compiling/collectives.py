@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from serve_app.compiling.hlo import Computation, Instruction, Module
+from serve_app.compiling.trips import Times
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 _SHAPED = re.compile(r"\[(\d+),(\d+)\]")
@@ -30,14 +31,14 @@ class Collective:
     reduction: str
     size: int
     group: int
-    times: int = 1
+    times: Times = 1
 
     @property
     def wire(self) -> float:
         """Bytes that each device sends, in one run of the program."""
         others = self.group - 1
         share = {"all-reduce": 2 * others / self.group, "reduce-scatter": float(others), "collective-permute": 1.0}
-        return self.size * share.get(self.kind, others / self.group) * self.times
+        return self.size * share.get(self.kind, others / self.group) * float(self.times)
 
 
 def collective_of(instruction: Instruction, /, *, module: Module, computation: Computation) -> Collective | None:

@@ -17,10 +17,10 @@ from serve_app.compiling.arithmetic import Product, products_of
 from serve_app.compiling.collectives import Collective, collective_of
 from serve_app.compiling.hlo import Buffer, Computation, Instruction, Module
 from serve_app.compiling.touch import SLICE_STARTS, Touch
-from serve_app.compiling.trips import known_trips
+from serve_app.compiling.trips import Times, known_trips
 
 type Sources = tuple[str, ...]
-type Turns = Callable[[Sources, int], int]
+type Turns = Callable[[Sources, int], Times]
 
 _KERNEL = 'custom_call_target="tpu_custom_call"'
 _NOTHING = frozenset(
@@ -38,7 +38,7 @@ class Movement:
     Attributes:
         origin: the operation it comes from, as JAX names it.
         sources: the files of the Python frames it comes from, innermost first.
-        times: how often it runs in one run of the program.
+        times: how often it runs in one run of the program; for what not every turn of a loop does, its share of them.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Movement:
     sources: Sources
     read: int
     written: int
-    times: int = 1
+    times: Times = 1
 
     @property
     def total(self) -> int:
         """Bytes in one run of the program."""
-        return (self.read + self.written) * self.times
+        return int((self.read + self.written) * self.times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Kernel:
     origin: str
     operands: tuple[Buffer, ...]
     results: tuple[Buffer, ...]
-    times: int = 1
+    times: Times = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Loop:
     name: str
     origin: str
     sources: Sources
-    turns: int
+    turns: Times
     total: int
 
 
@@ -93,11 +93,11 @@ class Traffic:
 
     @property
     def read(self) -> int:
-        return sum(one.read * one.times for one in self.movements)
+        return sum(int(one.read * one.times) for one in self.movements)
 
     @property
     def written(self) -> int:
-        return sum(one.written * one.times for one in self.movements)
+        return sum(int(one.written * one.times) for one in self.movements)
 
     @property
     def total(self) -> int:
@@ -107,7 +107,7 @@ class Traffic:
         """The instructions that move most."""
         return tuple(sorted(self.movements, key=lambda one: -one.total)[:count])
 
-    def times(self, count: int, /) -> "Traffic":
+    def times(self, count: Times, /) -> "Traffic":
         """As often as this."""
         return Traffic(
             movements=tuple(replace(one, times=one.times * count) for one in self.movements),

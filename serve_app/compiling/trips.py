@@ -4,8 +4,12 @@ Either XLA noted it, or the loop counts up by one from a constant to a constant.
 """
 
 import re
+from fractions import Fraction
 
 from serve_app.compiling.hlo import Computation, Instruction, Module
+
+type Times = int | Fraction
+"""How often something runs: a share where it is not in every turn of a loop."""
 
 _NOTED = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _SAME = frozenset({"bitcast", "reshape", "copy", "convert"})

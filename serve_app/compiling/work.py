@@ -6,6 +6,7 @@ Knows where this project's loops and kernels come from; knows no rates.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import jax
 
@@ -14,6 +15,7 @@ from deployments.lm.kernels.attention import pallas, steps
 from serve_app.compiling.hlo import Computation, Instruction, Module
 from serve_app.compiling.touch import Touch
 from serve_app.compiling.traffic import Kernel, Movement, Sources, Traffic, traffic_of
+from serve_app.compiling.trips import Times
 
 _ATTENTION = (
     "lm/attention.py",
@@ -51,15 +53,15 @@ class Load:
         """How often the attention kernel reads a slot's pages, all slots together: once for each pair of tiles."""
         return self.slots * -(-self.rows // (TILE_ROWS * steps.PAIR))
 
-    def turns(self, sources: Sources, /, *, depth: int, page_size: int) -> int:
+    def turns(self, sources: Sources, /, *, depth: int, page_size: int) -> Times:
         """How often a loop runs whose turns depend on the window; `traffic.Turns`."""
         origin = sources[0] if sources else ""
         if origin.endswith(_ATTENTION):
             return -(-self.tiles // PAIR) if depth == 0 else -(-self.position // page_size)
         if origin.endswith(_STATES):
-            # Accepted drafts run again, then the newest token, then its drafts on a copy that is thrown away.
-            runs = 1 if self.rows == 1 else 3
-            return self.slots * runs if depth == 0 else -(-(2 * self.rows - 1) // runs)
+            # Accepted drafts run again, then the newest token, then its drafts. One state of them all is written.
+            run = 2 * self.rows - 1
+            return (self.slots, run, Fraction(1, run))[depth]
         # Blocks of what only some requests ask for, of which there are none.
         return 0 if _SAMPLING in origin else 1
 
@@ -114,7 +116,7 @@ def work_of(module: Module, /, *, load: Load, page_size: int) -> Work:
         wire=sum(one.wire for one in traffic.collectives),
         sums=_exchanges(traffic, reduction="sum"),
         maxima=_exchanges(traffic, reduction="max"),
-        exchanges=sum(one.times for one in traffic.collectives if one.reduction not in ("sum", "max")),
+        exchanges=sum(int(one.times) for one in traffic.collectives if one.reduction not in ("sum", "max")),
         guessed=_guessed(traffic),
         excess=_excess(parts[""], module=module),
     )
@@ -138,7 +140,7 @@ def _total(movements: list[Movement]) -> int:
 
 
 def _exchanges(traffic: Traffic, *, reduction: str) -> int:
-    return sum(one.times for one in traffic.collectives if one.reduction == reduction)
+    return sum(int(one.times) for one in traffic.collectives if one.reduction == reduction)
 
 
 def _guessed(traffic: Traffic) -> tuple[str, ...]:
@@ -172,4 +174,4 @@ def _attended(kernel: Kernel, *, load: Load) -> tuple[int, int]:
     moved = pallas.hbm_bytes(min(load.reads, tiles) * pages, cache=held, tiles=tiles, queries=asked)
     # Scores, then sums: a multiplication and an addition for each value of keys and values.
     done = 2 * min(load.tiles, tiles) * pages * page_size * kv_heads * asked * halves * depth
-    return moved * kernel.times, done * kernel.times
+    return int(moved * kernel.times), int(done * kernel.times)

@@ -13,6 +13,7 @@ import msgspec
 
 from deployments.lm.checkpoint.opening import open_checkpoint
 from deployments.lm.kernels.native import choose_kernels, described
+from deployments.lm.mesh import mesh_here, topology_of
 from deployments.lm.models.load import read_config
 from deployments.messages.errors import CheckpointError, ConfigError
 from deployments.verifier.sizing import ModelSettings
@@ -112,9 +113,8 @@ def this_deployment(config: AppConfig, /, *, hashes: FileHashes | None = None) -
         "draft_rows": most if settings.draft_rows is None else min(most, settings.draft_rows),
     }
     if settings.tensor_parallel > 1:
-        # How several are wired only they say, once they are somebody's.
         parts.pop("topology", None)
-        parts["devices"] = settings.tensor_parallel
+        parts |= _shared(settings.tensor_parallel)
     return Here(parts=parts, pairings=_pairings(config, draft_k=settings.draft_k, hashes=hashes))
 
 
@@ -128,6 +128,14 @@ def _pairings(config: AppConfig, *, draft_k: int, hashes: FileHashes) -> dict[st
         }
         for choice in config.drafter_choices()
     }
+
+
+def _shared(devices: int) -> dict[str, Any]:
+    """Of several devices how they are wired too, where there are as many here and nobody else has them."""
+    try:
+        return {"devices": devices, "topology": topology_of(mesh_here(devices))}
+    except (ConfigError, RuntimeError):
+        return {"devices": devices}
 
 
 def _kernels(settings: ModelSettings) -> dict[str, str]:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from deployments.lm.recurrence import SEGMENT_FIELDS, Recurrence, recur
+from deployments.lm.cache.layout import SCRATCH_STATE
+from deployments.lm.recurrence import SEGMENT_FIELDS, Recurred, Recurrence, recur
 
 WAITING, STATES = 5, 6
 LIKE = jax.ShapeDtypeStruct((1, 2), jnp.float32)
@@ -37,20 +38,17 @@ def digest(numbers: Sequence[float]) -> tuple[float, float]:
 def run(
     states: Sums, *, pending: Sequence[float], rows: Sequence[float], segments: Sequence[tuple[int, int, int, int]]
 ) -> tuple[np.ndarray, Sums]:
-    table = np.zeros((8, SEGMENT_FIELDS), np.int32)
+    table = np.zeros((12, SEGMENT_FIELDS), np.int32)
     table[: len(segments)] = np.asarray(segments, np.int32).reshape(-1, SEGMENT_FIELDS)
     numbers = np.concatenate([table.reshape(-1), np.zeros(len(rows), np.int32)])
-    done = jax.jit(
-        lambda states, pending, rows, numbers: recur(
-            step,
-            states=states,
-            pending=pending,
-            rows=rows,
-            recurrence=Recurrence.unpacked(numbers, rows=rows.shape[0]),
-            like=LIKE,
-        )
-    )(states, jnp.asarray(pending, jnp.float32), jnp.asarray(rows, jnp.float32), jnp.asarray(numbers))
+    done = _run(states, jnp.asarray(pending, jnp.float32), jnp.asarray(rows, jnp.float32), jnp.asarray(numbers))
     return np.asarray(done.out)[:, 0], done.states
+
+
+@jax.jit
+def _run(states: Sums, pending: Array, rows: Array, numbers: Array) -> Recurred:
+    recurrence = Recurrence.unpacked(numbers, rows=rows.shape[0])
+    return recur(step, states=states, pending=pending, rows=rows, recurrence=recurrence, like=LIKE)
 
 
 def empty() -> Sums:
@@ -98,3 +96,44 @@ def test_however_a_sequence_is_cut_its_rows_are_the_same() -> None:
             wanted = [digest(numbers[: begun + place + 1])[1] for place in range(count)]
             assert out[:count, 1].tolist() == wanted
             begun, read = begun + count, write
+
+
+def test_segments_that_follow_on_are_the_same_as_if_each_had_read_and_written() -> None:
+    """Against running them one by one; the scratch state alone is not written, since nobody reads it."""
+    random = Random(2)
+    for _ in range(40):
+        pending = [float(random.randrange(1000)) for _ in range(WAITING)]
+        rows = [float(random.randrange(1000)) for _ in range(8)]
+        segments = random_segments(random)
+        begun = Sums(jnp.arange(STATES, dtype=jnp.float32), jnp.arange(STATES, dtype=jnp.float32) * 100)
+        out, after = run(begun, pending=pending, rows=rows, segments=segments)
+
+        states, wanted = [(float(number), number * 100.0) for number in range(STATES)], np.zeros((8, 2))
+        for first, count, read, write in segments:
+            state = states[read]
+            for place in range(first, first + count):
+                row = (pending + rows)[place]
+                if place >= WAITING:
+                    wanted[place - WAITING] = state[0], (state[1] * 31 + row) % 997
+                state = state[0] + 1, (state[1] * 31 + row) % 997
+            if write != SCRATCH_STATE:
+                states[write] = state
+        np.testing.assert_array_equal(np.stack([after.seen, after.digest], axis=1), states)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def random_segments(random: Random) -> list[tuple[int, int, int, int]]:
+    """Of up to three sequences: rows of earlier drafts, rows that stay in one or two pieces, and drafts."""
+    found: list[tuple[int, int, int, int]] = []
+    row, waiting = WAITING, 0
+    for state in random.sample([1, 2, 3], k=random.randint(1, 3)):
+        read = random.choice([state, STATES - 1])
+        if replayed := random.randint(0, min(2, WAITING - waiting)):
+            found.append((waiting, replayed, read, state))
+            read, waiting = state, waiting + replayed
+        for count, write in ((random.randint(1, 2), 4), (1, state), (1, SCRATCH_STATE)):
+            if row + count > WAITING + 8 or (write == 4 and random.random() < 0.5):
+                continue
+            found.append((row, count, read, write))
+            row, read = row + count, (write or read)
+    return found

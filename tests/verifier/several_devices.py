@@ -27,6 +27,7 @@ class Job:
         drafters: names of `comparing.DRAFTERS`; each is run on every number of devices, after plain decoding.
         is_shaped: whether requests with penalties, biases and log-probabilities are asked too.
         tokens: the most of each reply.
+        rounds: windows of one device call; if any, one more run is called `chip`, which drafts on the devices.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Job:
     ladder: tuple[int, ...] = (8, 16)
     is_shaped: bool = True
     tokens: int = 24
+    rounds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +48,14 @@ class Outcome:
     Attributes:
         replies: by drafter and request; plain ones under `plain`. Everything a client would see.
         accepted: drafts, by drafter.
-        refused: rungs that the probe did not let serve, and why.
+        joined: windows that were run in calls of several.
+        refused: rungs and calls that the probe did not let serve, and why.
         devices, kernels: as the gates would record them.
     """
 
     replies: dict[str, dict[str, str]]
     accepted: dict[str, int]
+    joined: int
     refused: dict[str, str]
     devices: int
     kernels: str
@@ -78,13 +82,17 @@ def _run(job: Job, *, folder: Path) -> dict[int, Outcome]:
 def _on(devices: int, *, job: Job, folder: Path) -> Outcome:
     from msgspec.structs import replace
 
+    from deployments.lm.drafting.ngram import NgramSettings
     from deployments.lm.kernels.choice import Kernels
     from deployments.lm.quant.linear import Precision
+    from deployments.verifier.calls import ChipSettings
     from deployments.verifier.drafts import NoDrafts
     from deployments.verifier.loading import load_model
     from deployments.verifier.sizing import ModelSettings
     from tests.verifier.comparing import DRAFTERS, MOST_DRAFTS, requests_for, run, shaped_requests_for, write_oracle
+    from tests.verifier.serving import Tallies, serve
 
+    chip = ChipSettings(drafter=NgramSettings(min_n=1, max_n=2, max_k=7), rounds=job.rounds)
     model = load_model(
         ModelSettings(
             model_path=job.model,
@@ -97,14 +105,21 @@ def _on(devices: int, *, job: Job, folder: Path) -> Outcome:
             page_size=16,
             draft_k=MOST_DRAFTS,
             ladder=job.ladder,
+            chip=chip if job.rounds else None,
         ),
         progress=lambda text: print(devices, text, file=sys.stderr, flush=True),
     )
     asked = (*requests_for(Path(job.golden)), *(shaped_requests_for(Path(job.golden)) if job.is_shaped else ()))
-    requests = [replace(request, max_tokens=min(request.max_tokens, job.tokens)) for request in asked]
+    # Calls of several windows are for replies that are longer than the golden ones.
+    most = {one.request_id: job.tokens if job.rounds else min(one.max_tokens, job.tokens) for one in asked}
+    requests = [replace(one, max_tokens=most[one.request_id]) for one in asked]
     runs = {"plain": run(model, requests, drafts=NoDrafts())}
     oracle = write_oracle(folder / f"oracle-{devices}.json", requests=requests, replies=runs["plain"])
     runs |= {name: run(model, requests, drafts=DRAFTERS[name](oracle)) for name in job.drafters}
+    tallies = Tallies()
+    if job.rounds:
+        engine = model.engine(drafts=model.chip_drafts(), metrics=tallies, on_chip=True)
+        runs["chip"] = serve(engine, requests)
     return Outcome(
         replies={
             drafter: {name: repr((reply.tokens, reply.finish, reply.logprobs)) for name, reply in replies.items()}
@@ -114,7 +129,10 @@ def _on(devices: int, *, job: Job, folder: Path) -> Outcome:
             drafter: sum(_accepted(reply.statistics.rounds) for reply in replies.values())
             for drafter, replies in runs.items()
         },
-        refused={str(rung): reason for rung, reason in model.report.refused.items()},
+        joined=tallies.counters["round_windows"],
+        refused={
+            str(key): reason for key, reason in (*model.report.refused.items(), *model.report.refused_calls.items())
+        },
         devices=model.facts().devices,
         kernels=model.kernels.value,
     )

@@ -7,8 +7,9 @@ and its value side by side: `lm.attention` says why. Page 0 is the scratch page:
 reads it.
 
 Layers with a recurrence keep a state per sequence, and what went into the rows of the last window's drafts, until it is
-known which of them stay (docs/adr/0009). State 0 is the scratch state, where the states after drafts are written and
-nobody reads; the last one is the empty state, which is read at the beginning of a sequence and never written.
+known which of them stay (docs/adr/0009). State 0 is the scratch state, which stands for the states after drafts, and is
+neither read nor written; the last one is the empty state, which is read at the beginning of a sequence and never
+written.
 """
 
 import math

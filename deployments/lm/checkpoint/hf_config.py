@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from deployments.lm.checkpoint.metadata import architecture_name, missing, typed
+from deployments.lm.checkpoint.source import MetadataValue
 from deployments.lm.checkpoint.stored import StoredFile
 from deployments.lm.checkpoint.strict_json import parse_object
 from deployments.messages.errors import CheckpointError
@@ -25,6 +27,48 @@ class _Loader(yaml.CSafeLoader):
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+class Configured:
+    """What a checkpoint says of itself that such a configuration describes.
+
+    Args:
+        path: of the configuration.
+        name: the checkpoint's.
+        source: the configuration's name in errors.
+
+    Raises:
+        CheckpointError: there is no such file, or it is damaged.
+    """
+
+    def __init__(self, path: Path, /, *, name: str, source: str) -> None:
+        self.name = name
+        self._source = source
+        self._metadata = read_config(path)
+
+    @property
+    def architecture(self) -> str:
+        return architecture_name(self.require("model_type", str), source=self.name)
+
+    @property
+    def metadata_keys(self) -> frozenset[str]:
+        return frozenset(self._metadata)
+
+    def get[T: MetadataValue](self, key: str, kind: type[T]) -> T | None:
+        """The value under `key`, or `None` when there is none or null.
+
+        Raises:
+            CheckpointError: the value is of another type.
+        """
+        value = self._metadata.get(key)
+        return None if value is None else typed(value, kind, key=key, source=self._source)
+
+    def require[T: MetadataValue](self, key: str, kind: type[T]) -> T:
+        """Like `get`, but a missing key is a `CheckpointError`."""
+        value = self.get(key, kind)
+        if value is None:
+            raise missing(key, source=self._source)
+        return value
 
 
 def read_config(path: Path, /) -> Mapping[str, object]:

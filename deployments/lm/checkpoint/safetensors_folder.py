@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from deployments.lm.checkpoint.hf_config import read_config
-from deployments.lm.checkpoint.metadata import architecture_name, missing, typed
+from deployments.lm.checkpoint.hf_config import Configured
 from deployments.lm.checkpoint.safetensors_header import stored_tensors
 from deployments.lm.checkpoint.shards import Shards, find_shards
-from deployments.lm.checkpoint.source import Format, MetadataValue
+from deployments.lm.checkpoint.source import Format
 from deployments.lm.checkpoint.stored import StoredFile, StoredTensor, read_tensor
 from deployments.messages.errors import CheckpointError
 
@@ -23,7 +22,7 @@ _READABLE = "F32, F16 or BF16"
 _MOST_SHOWN = 8
 
 
-class SafetensorsFolder:
+class SafetensorsFolder(Configured):
     """An open model folder. Tensors stay on disk until they are asked for.
 
     Args:
@@ -40,8 +39,8 @@ class SafetensorsFolder:
     def __init__(self, path: str | Path) -> None:
         given = Path(path)
         self.path = given if given.is_dir() else given.parent
-        self.name = self.path.absolute().name
-        self._metadata = read_config(self.path / CONFIG)
+        name = self.path.absolute().name
+        super().__init__(self.path / CONFIG, name=name, source=f"{name}/{CONFIG}")
         self._refuse_quantised()
         shards = find_shards(self.path, only=None if given.is_dir() else given)
         self._tensors = _merge(shards)
@@ -54,30 +53,6 @@ class SafetensorsFolder:
     @property
     def format(self) -> Format:
         return Format.SAFETENSORS
-
-    @property
-    def architecture(self) -> str:
-        return architecture_name(self.require("model_type", str), source=self.name)
-
-    @property
-    def metadata_keys(self) -> frozenset[str]:
-        return frozenset(self._metadata)
-
-    def get[T: MetadataValue](self, key: str, kind: type[T]) -> T | None:
-        """The value under `key` in config.json, or `None` when it has none or null.
-
-        Raises:
-            CheckpointError: the value is of another type.
-        """
-        value = self._metadata.get(key)
-        return None if value is None else typed(value, kind, key=key, source=f"{self.name}/{CONFIG}")
-
-    def require[T: MetadataValue](self, key: str, kind: type[T]) -> T:
-        """Like `get`, but a missing key is a `CheckpointError`."""
-        value = self.get(key, kind)
-        if value is None:
-            raise missing(key, source=f"{self.name}/{CONFIG}")
-        return value
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from deployments.lm.checkpoint.hf_config import read_config
-from deployments.lm.checkpoint.metadata import architecture_name, missing, typed
-from deployments.lm.checkpoint.source import Format, MetadataValue
+from deployments.lm.checkpoint.hf_config import Configured
+from deployments.lm.checkpoint.source import Format
 from deployments.messages.errors import CheckpointError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-class ShapeFile:
+class ShapeFile(Configured):
     """An open one, YAML or JSON. It lists no tensors: it has those that its family takes.
 
     Raises:
@@ -26,9 +25,8 @@ class ShapeFile:
 
     def __init__(self, path: str | Path, /) -> None:
         self.path = Path(path)
-        self.name = self.path.stem
         self.files = (self.path,)
-        self._metadata = read_config(self.path)
+        super().__init__(self.path, name=self.path.stem, source=str(self.path))
 
     @property
     def has_values(self) -> bool:
@@ -37,30 +35,6 @@ class ShapeFile:
     @property
     def format(self) -> Format:
         return Format.SAFETENSORS
-
-    @property
-    def architecture(self) -> str:
-        return architecture_name(self.require("model_type", str), source=self.name)
-
-    @property
-    def metadata_keys(self) -> frozenset[str]:
-        return frozenset(self._metadata)
-
-    def get[T: MetadataValue](self, key: str, kind: type[T]) -> T | None:
-        """The value under `key`, or `None`.
-
-        Raises:
-            CheckpointError: it is of another type.
-        """
-        value = self._metadata.get(key)
-        return None if value is None else typed(value, kind, key=key, source=str(self.path))
-
-    def require[T: MetadataValue](self, key: str, kind: type[T]) -> T:
-        """Like `get`, but a missing key is a `CheckpointError`."""
-        value = self.get(key, kind)
-        if value is None:
-            raise missing(key, source=str(self.path))
-        return value
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -1,8 +1,11 @@
 """What bytes are for, and how a window's load makes loops turn."""
 
+from fractions import Fraction
+
 import pytest
 
 from serve_app.compiling.hlo import parse_module
+from serve_app.compiling.trips import Times
 from serve_app.compiling.work import Load, weights_read, work_of
 from tests.serve_app.compiling import texts
 
@@ -30,13 +33,15 @@ frontend_attributes={{kernel_name="outrider_attend"}}
         (DRAFTED, "deployments/lm/attention.py", 0, 8),
         (PLAIN, "deployments/lm/recurrence.py", 0, 8),
         (PLAIN, "deployments/lm/recurrence.py", 1, 1),
-        (DRAFTED, "deployments/lm/recurrence.py", 0, 24),
-        (DRAFTED, "deployments/lm/recurrence.py", 1, 5),
+        (PLAIN, "deployments/lm/recurrence.py", 2, 1),
+        (DRAFTED, "deployments/lm/recurrence.py", 0, 8),
+        (DRAFTED, "deployments/lm/recurrence.py", 1, 15),
+        (DRAFTED, "deployments/lm/recurrence.py", 2, Fraction(1, 15)),
         (PLAIN, "deployments/lm/sampling/shaping.py", 0, 0),
         (PLAIN, "deployments/lm/experts.py", 0, 1),
     ],
 )
-def test_loops_turn_as_often_as_the_window_says(load: Load, origin: str, depth: int, turns: int) -> None:
+def test_loops_turn_as_often_as_the_window_says(load: Load, origin: str, depth: int, turns: Times) -> None:
     assert load.turns((f"/src/{origin}",), depth=depth, page_size=64) == turns
 
 
