@@ -212,13 +212,21 @@ def compile_programs(
     slots: Slots = 8,
     context: Context = 2048,
     draft_k: Annotated[int, typer.Option(min=0, max=8, help="The most drafts a request gets; 0 for none.")] = 7,
+    placement: DraftPlacement = "remote",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Compile a deployment's programs for TPUs that are not here; say what fits and estimate how fast it would be."""
     from serve_app.compiling.command import CompileOptions, run_command
 
     options = CompileOptions(
-        chip=chip, model=model, precision=precision, slots=slots, context=context, draft_k=draft_k, as_json=as_json
+        chip=chip,
+        model=model,
+        precision=precision,
+        slots=slots,
+        context=context,
+        draft_k=draft_k,
+        drafts_on_chip=placement == "chip",
+        as_json=as_json,
     )
     if not run_command(options):
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from deployments.lm.checkpoint.opening import open_checkpoint
 from deployments.lm.checkpoint.shape_file import SUFFIXES, ShapeFile
 from deployments.lm.checkpoint.source import Checkpoint
+from deployments.lm.drafting.ngram import NgramSettings
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.mesh import make_mesh
 from deployments.lm.models.load import outline_network
@@ -15,13 +16,14 @@ from deployments.lm.splitting import split_network
 from deployments.lm.topologies import absent_devices
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
+from deployments.verifier.calls import ChipSettings
 from deployments.verifier.sizing import ModelSettings, fitted, sizes_for
 from serve_app.compiling.chips import Slice
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What programs are compiled for, as in `ModelSettings`."""
+    """What programs are compiled for, as in `ModelSettings`; `drafts_on_chip` adds calls of several windows."""
 
     precision: Precision
     slots: int
@@ -29,6 +31,12 @@ class Wanted:
     page_size: int
     draft_k: int
     ladder: tuple[int, ...]
+    drafts_on_chip: bool = False
+
+    @property
+    def chip(self) -> ChipSettings | None:
+        """The drafter on the devices."""
+        return ChipSettings(drafter=NgramSettings(max_k=self.draft_k)) if self.drafts_on_chip else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +83,7 @@ def subject_of(checkpoint: Checkpoint, /, *, wanted: Wanted, on: Slice) -> Subje
             page_size=wanted.page_size,
             draft_k=wanted.draft_k,
             ladder=wanted.ladder,
+            chip=wanted.chip,
         ),
         config=network.config,
     )

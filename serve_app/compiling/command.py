@@ -34,6 +34,7 @@ class CompileOptions:
     slots: int
     context: int
     draft_k: int
+    drafts_on_chip: bool = False
     as_json: bool = False
     page_size: int = 64
     ladder: tuple[int, ...] = (8, 16, 32, 64, 128)
@@ -78,6 +79,8 @@ def _subject(options: CompileOptions, *, on: Slice) -> "Subject":
     from serve_app.compiling.blueprints import Wanted, check_compiler, open_model, subject_of
 
     check_compiler()
+    if options.drafts_on_chip and not options.draft_k:
+        raise ConfigError("--placement chip drafts on the chip, and --draft-k 0 drafts nothing; leave out one of them")
     wanted = Wanted(
         precision=Precision(options.precision),
         slots=options.slots,
@@ -85,6 +88,7 @@ def _subject(options: CompileOptions, *, on: Slice) -> "Subject":
         page_size=options.page_size,
         draft_k=options.draft_k,
         ladder=options.ladder,
+        drafts_on_chip=options.drafts_on_chip,
     )
     return subject_of(open_model(_path(options.model)), wanted=wanted, on=on)
 

@@ -34,10 +34,23 @@ def written(folder: Path, numbers: dict[str, object]) -> str:
 
 
 def options(
-    model: str, *, chip: str = "v6e-1", slots: int = 8, context: int = 2048, draft_k: int = 0
+    model: str,
+    *,
+    chip: str = "v6e-1",
+    slots: int = 8,
+    context: int = 2048,
+    draft_k: int = 0,
+    drafts_on_chip: bool = False,
 ) -> CompileOptions:
     return CompileOptions(
-        chip=chip, model=model, precision="int8", slots=slots, context=context, draft_k=draft_k, ladder=(8,)
+        chip=chip,
+        model=model,
+        precision="int8",
+        slots=slots,
+        context=context,
+        draft_k=draft_k,
+        drafts_on_chip=drafts_on_chip,
+        ladder=(8,),
     )
 
 
@@ -50,6 +63,7 @@ def options(
             "there is no file nowhere.yaml; --model is a model, a name, or a file with the shape",
         ),
         (options("smollm2-135m", context=1 << 20), "the model was made for 8192; lower --ctx"),
+        (options("smollm2-135m", drafts_on_chip=True), "--draft-k 0 drafts nothing; leave out one of them"),
     ],
 )
 def test_mistakes_are_a_sentence(wanted: CompileOptions, sentence: str) -> None:
@@ -75,6 +89,13 @@ def test_a_cache_that_is_too_large_says_how_much_would_fit(tmp_path: Path) -> No
     assert not report.fit.fits
     assert 0 < report.fit.context < 131072
     assert 0 < report.fit.slots < 8
+
+
+@pytest.mark.slow
+def test_drafts_on_the_chip_take_programs_of_their_own(tmp_path: Path) -> None:
+    report = compile_model(options(written(tmp_path, TINY), context=64, draft_k=3, drafts_on_chip=True))
+    assert report.is_sound
+    assert [one.name for one in report.programs] == ["layers, 8 rows", "draw, 8 rows", "4 rounds, 8 rows"]
 
 
 @pytest.mark.slow
