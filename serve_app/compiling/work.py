@@ -61,7 +61,7 @@ class Load:
         if origin.endswith(_STATES):
             # Accepted drafts run again, then the newest token, then its drafts. One state of them all is written.
             run = 2 * self.rows - 1
-            return (self.slots, run, Fraction(1, run))[depth]
+            return (self.slots, run, Fraction(1, run))[min(depth, 2)]
         # Blocks of what only some requests ask for, of which there are none.
         return 0 if _SAMPLING in origin else 1
 
