@@ -6,7 +6,7 @@ in it as encoded bytes, with their locations in a field of their own, which is l
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _KERNEL_LOCATIONS = re.compile(
@@ -17,13 +17,16 @@ _BRACKET = re.compile(rf"{_STRING}|[(){{}}]")
 _ALIAS = re.compile(r"^\s*#loc\d*\s*=")
 
 
-def program_fingerprint(texts: Iterable[str], /) -> str:
+def program_fingerprint(texts: Iterable[str], /, *, options: Mapping[str, str] | None = None) -> str:
     """A hash over all programs of a service; their order counts for nothing, since the keys of a dict had none.
 
     Args:
         texts: each program as it was lowered.
+        options: the compiler's, which no program's text names.
     """
     digest = hashlib.sha256()
+    for name, value in sorted((options or {}).items()):
+        digest.update(hashlib.sha256(f"{name}={value}".encode()).digest())
     for one in sorted(hashlib.sha256(without_locations(text).encode()).digest() for text in texts):
         digest.update(one)
     return digest.hexdigest()

@@ -17,7 +17,7 @@ from deployments.lm.sampling.logprobs import LogProbs
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
 from deployments.verifier.calls import RoundsInput, RoundsOutput, RoundsSize
-from deployments.verifier.compiling import Unbuilt, compile_all, temporaries
+from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
@@ -179,7 +179,8 @@ class Programs:
 
     def _compile(self, progress: Progress) -> tuple[dict[Rung, Any], dict[int, Any], dict[RoundsSize, Any]]:
         jobs = self._blueprint.all_lowered()
-        self.fingerprint = program_fingerprint(job.as_text() for job in jobs.values())
+        texts = (job.as_text() for job in jobs.values())
+        self.fingerprint = program_fingerprint(texts, options=options_for(self.mesh))
         done: dict[Any, Any] = compile_all(jobs, progress=progress)
         # Everything is proved against the smallest, and can do with them alone.
         for needed in (self.ladder.rungs[0], *self.ladder.needed_emits):

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from deployments.lm.mesh import make_mesh
 from deployments.lm.quant.linear import Precision
+from deployments.lm.topologies import absent_devices
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
-from deployments.verifier.compiling import Unbuilt, compile_all, temporaries
+from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries
 from deployments.verifier.loading import LoadedModel
 from deployments.verifier.probe import probe
 from deployments.verifier.programs import Programs
@@ -91,3 +93,19 @@ def test_draws_that_did_not_compile_take_their_windows_along(model: LoadedModel)
 def test_without_the_smallest_window_nothing_can_be_served(model: LoadedModel) -> None:
     with pytest.raises(ConfigError, match="cannot run the model: of the smallest window it does not compile"):
         programs_of(model, [], most_rows=4)
+
+
+def test_only_programs_of_tpus_have_options_of_theirs() -> None:
+    assert options_for(None) is None
+    assert options_for(make_mesh(jax.devices()[:1])) is None
+    options = options_for(make_mesh(absent_devices("v6e:1x1x1")))
+    assert options
+    compiled = jax.jit(lambda x: x + 1, compiler_options=options).lower(
+        jax.ShapeDtypeStruct(
+            (8, 128), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(absent_devices("v6e:1x1x1")[0])
+        )
+    )
+    assert compiled.compile().as_text()
+    # The compiler looks at them: it knows no others.
+    with pytest.raises(RuntimeError, match="xla_tpu_no_such_option"):
+        compiled.compile(compiler_options={"xla_tpu_no_such_option": "1"})
