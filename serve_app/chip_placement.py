@@ -5,15 +5,19 @@ a process with four of a host's eight would take them for the whole host. The bo
 starts, so before anything there imports JAX.
 """
 
-from collections.abc import MutableMapping
+import re
+from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from deployments.messages.errors import ConfigError
 
 # How chips of one host are wired: x, y, z. Halves and quarters of a host are such rectangles too.
 _BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 # How the kernel shows chips: up to v4, and from v5e on.
 _CHIP_DEVICES = ("accel*", "vfio/[0-9]*")
+_VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d{1,6})")
 CHIP_COUNTS = tuple(_BOUNDS)
 """How many chips of a host one process can have."""
 
@@ -46,6 +50,23 @@ def settle_platform(environment: MutableMapping[str, str], /, *, devices: Path =
     has_chips = any(next(devices.glob(pattern), None) is not None for pattern in _CHIP_DEVICES)
     if not has_chips and find_spec("libtpu") is not None:
         environment.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def check_devices(environment: Mapping[str, str], /, *, wanted: int) -> None:
+    """Refuses at once what a replica without chips would refuse after Ray has started.
+
+    Raises:
+        ConfigError: there are fewer devices; a processor is one, unless JAX is told to take it for several.
+    """
+    if wanted == 1 or environment.get("JAX_PLATFORMS") != "cpu":
+        return
+    told = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
+    count = int(told[-1]) if told else 1
+    if wanted > count:
+        raise ConfigError(
+            f"{wanted} devices are to share the model, and this machine has {count}, a processor; leave out --tp, or "
+            f"set XLA_FLAGS=--xla_force_host_platform_device_count={wanted} to try it"
+        )
 
 
 def actor_options(*, cpus: float, chips: int = 0) -> dict[str, Any]:

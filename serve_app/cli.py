@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from deployments.messages.errors import OutriderError
-from serve_app.chip_placement import settle_platform
+from serve_app.chip_placement import check_devices, settle_platform
 from serve_app.gating.commands import app as gate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -27,7 +27,7 @@ DraftPlacement = Annotated[
     typer.Option(help="Where drafts are made: in replicas of their own, or on the verifier's device."),
 ]
 DraftK = Annotated[int, typer.Option(min=1, max=8, help="The most drafts a request gets in one window.")]
-Slots = Annotated[int, typer.Option(min=1, help="Requests in the batch at once.")]
+Slots = Annotated[int, typer.Option(min=1, max=128, help="Requests in the batch at once; 128 fill a window.")]
 ServedName = Annotated[
     str | None, typer.Option(help="The id clients name; by default MODEL's name or repository, else the file's own.")
 ]
@@ -75,6 +75,7 @@ def run(
     page_size = VerifierConfig().page_size
     if context % page_size and context > page_size:
         raise typer.BadParameter(f"{context} is not a multiple of {page_size}, the page size", param_hint="--ctx")
+    check_devices(os.environ, wanted=tensor_parallel)
     check_model(path := resolve_model(model), context=context)
     name = served_name or default_name(model)
     config = AppConfig.model_validate(

@@ -84,7 +84,7 @@ class VerifierConfig(Placement):
     @model_validator(mode="after")
     def _uses_its_chips(self) -> Self:
         # A chip of TPU v7x is two devices.
-        if self.tpus and not self.tpus <= self.tensor_parallel <= 2 * self.tpus:
+        if self.tpus and self.tensor_parallel not in (self.tpus, 2 * self.tpus):
             raise ValueError(
                 f"tensor_parallel {self.tensor_parallel} does not fit {self.tpus} TPU chips; set it to {self.tpus}, "
                 f"or to {2 * self.tpus} where a chip is two devices"

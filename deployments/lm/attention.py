@@ -68,7 +68,7 @@ def write(
     joined = jnp.stack(both, axis=1) if halves == 2 else jnp.concatenate(both, axis=-1)
     if halves == 2 and kv_heads > 1 and not in_loop:
         written = cache.at[pages, :, :, offsets, :].set(joined, mode="promise_in_bounds")
-        return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS else written
+        return _where_it_lies(written, kernels=kernels)
     # Vector by vector: with one axis less, and in a loop, XLA for TPUs would lay the cache out anew, each position's
     # vectors together.
     parts = halves * kv_heads
@@ -76,7 +76,12 @@ def write(
     flat = cache.reshape(-1, depth).at[places.ravel()].set(joined.reshape(-1, depth), mode="promise_in_bounds")
     written = flat.reshape(cache.shape)
     # What goes round a loop is of one type, and a memory space is a part of it.
-    return pallas.kept_in_hbm(written) if kernels is Kernels.PALLAS and not in_loop else written
+    return written if in_loop else _where_it_lies(written, kernels=kernels)
+
+
+def _where_it_lies(cache: Array, *, kernels: Kernels) -> Array:
+    # Operations other than the kernel know no memory space.
+    return pallas.kept_in_hbm(cache) if kernels is Kernels.PALLAS and pallas.serves(cache) else cache
 
 
 def attend(

@@ -41,7 +41,7 @@ def split_network(network: Decoder, /, *, shards: int, place: Place) -> Decoder:
     Raises:
         ConfigError: it has parts that this version does not split.
     """
-    if network.inputs is not None or network.config.layers == 0:
+    if not splits(network):
         raise _refusal(network)
     splitter = _Splitter(shards=shards, place=place)
     layout = list(network.config.layout)
@@ -54,6 +54,21 @@ def split_network(network: Decoder, /, *, shards: int, place: Place) -> Decoder:
     return network
 
 
+def splits(network: Decoder, /) -> bool:
+    """Whether it has only parts that this version splits."""
+    return network.inputs is None and all(map(_splits, network.blocks))
+
+
+def _splits(block: Block) -> bool:
+    mixer = block.mixer
+    has_own_keys = isinstance(mixer, SelfAttention) and not mixer.keys_are_values and bool(mixer.kv_heads)
+    return (
+        (has_own_keys or isinstance(mixer, GatedDeltaNet))
+        and block.ending is None
+        and isinstance(block.feed_forward, GatedFeedForward)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Splitter:
     shards: int
@@ -61,14 +76,11 @@ class _Splitter:
 
     def block(self, block: Block, /, *, network: Decoder) -> KeysAndValues | Any:
         """Splits a layer in place; what it keeps in the cache, over all devices."""
-        mixer, feed_forward = block.mixer, block.feed_forward
-        if block.ending is not None or not isinstance(feed_forward, GatedFeedForward):
-            raise _refusal(network)
-        match mixer:
-            case SelfAttention(keys_are_values=False) if mixer.kv_heads:
+        match block.mixer, block.feed_forward:
+            case SelfAttention() as mixer, GatedFeedForward() as feed_forward:
                 entry: Any = self.attention(mixer)
-            case GatedDeltaNet():
-                entry = self.delta(mixer)
+            case GatedDeltaNet() as delta, GatedFeedForward() as feed_forward:
+                entry = self.delta(delta)
             case _:
                 raise _refusal(network)
         self.feed_forward(feed_forward)
@@ -187,5 +199,5 @@ def _splittable(linear: Linear) -> FloatLinear | Int8Linear:
 def _refusal(network: Decoder) -> ConfigError:
     return ConfigError(
         f"this version does not split {network.config.architecture} networks over several devices; "
-        "set tensor_parallel to 1"
+        "set tensor_parallel to 1, or --chip to a slice of one device"
     )

@@ -12,7 +12,7 @@ from deployments.lm.kernels.choice import Kernels
 from deployments.lm.mesh import make_mesh
 from deployments.lm.models.load import outline_network
 from deployments.lm.quant.linear import Precision
-from deployments.lm.splitting import split_network
+from deployments.lm.splitting import split_network, splits
 from deployments.lm.topologies import absent_devices
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
@@ -41,12 +41,18 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model's programs on a slice, before they are compiled; `longest` is the longest context it was made for."""
+    """A model's programs on a slice, before they are compiled.
+
+    Attributes:
+        longest: the longest context that it was made for.
+        splits: whether several devices could share it.
+    """
 
     name: str
     architecture: str
     layers: int
     longest: int
+    splits: bool
     wanted: Wanted
     on: Slice
     blueprint: Blueprint
@@ -60,7 +66,7 @@ def check_compiler() -> None:
 
 def open_model(path: Path, /) -> Checkpoint:
     """A model, or the shape of one. Raises `CheckpointError`."""
-    return ShapeFile(path) if path.suffix in SUFFIXES else open_checkpoint(path)
+    return ShapeFile(path) if path.suffix.lower() in SUFFIXES else open_checkpoint(path)
 
 
 def subject_of(checkpoint: Checkpoint, /, *, wanted: Wanted, on: Slice) -> Subject:
@@ -70,7 +76,7 @@ def subject_of(checkpoint: Checkpoint, /, *, wanted: Wanted, on: Slice) -> Subje
         CheckpointError, ConfigError: it is no model that runs here, or not on so many devices, or not as is wanted.
     """
     network = outline_network(checkpoint, precision=wanted.precision, kernels=Kernels.PALLAS)
-    layers = len(network.blocks)
+    layers, can_split = len(network.blocks), splits(network)
     if on.devices > 1:
         network = split_network(network, shards=on.devices, place=lambda leaf, _: leaf)
     settings = fitted(
@@ -94,6 +100,7 @@ def subject_of(checkpoint: Checkpoint, /, *, wanted: Wanted, on: Slice) -> Subje
         architecture=checkpoint.architecture,
         layers=layers,
         longest=network.config.context,
+        splits=can_split,
         wanted=wanted,
         on=on,
         blueprint=blueprint,

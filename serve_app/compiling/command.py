@@ -1,12 +1,13 @@
 """`outrider compile`: from options to tables or JSON on standard output. Progress is on stderr; chips are let alone."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -46,15 +47,47 @@ def run_command(options: CompileOptions, /) -> bool:
     Raises:
         ConfigError, CheckpointError: the slice is not known, or the model is not one, or not as is wanted.
     """
-    report = compile_model(options)
-    if options.as_json:
+    if sys.stdout is None:
+        raise ConfigError("there is no standard output to print the report to; leave it open")
+    with _ends_at_once():
+        report = compile_model(options)
+    try:
+        _print(report, as_json=options.as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written to standard output ({error}); give it another file") from error
+    return report.is_sound
+
+
+def _print(report: "Report", *, as_json: bool) -> None:
+    if as_json:
         print(report.to_json().decode())
-        return report.is_sound
+        return
     from serve_app.compiling.tables import tables
 
-    # A file or a pipe has no width of its own, and the tables need more than the 80 columns it would be given.
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(tables(report))
-    return report.is_sound
+    # A file or a pipe has no width of its own.
+    Console(width=None if sys.stdout.isatty() else _WIDTH, emoji=False).print(tables(report))
+
+
+@contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """Ctrl-C and a polite kill end the process. The compiler's threads would go on to the end of what they were given,
+    and nothing is lost that could be kept."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    if sys.stderr is not None:
+        shown = "\x1b[?25h\n" if sys.stderr.isatty() else ""
+        print(f"{shown}outrider: stopped before everything was compiled", file=sys.stderr, flush=True)
+    os._exit(128 + number)
 
 
 def compile_model(options: CompileOptions, /) -> "Report":
@@ -97,13 +130,21 @@ def _path(model: str) -> Path:
     from serve_app.model_fetch import resolve_model
 
     path = Path(model)
-    known = _KNOWN / f"{model.lower()}.yaml"
-    if path.suffix not in _SHAPES:
+    if path.suffix.lower() not in _SHAPES:
         # The shape of a model that has a name is here, and need not be fetched.
-        return known if known.is_file() and not path.exists() else resolve_model(model)
-    if not path.is_file():
+        known = next((one for one in _KNOWN.glob("*.yaml") if one.stem == model.lower()), None)
+        return resolve_model(model) if known is None or path.exists() else known
+    if not _is_file(path):
         raise ConfigError(f"there is no file {model}; --model is a model, a name, or a file with the shape of one")
     return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # A name longer than any file's.
+        return False
 
 
 def _compiled(subject: "Subject") -> "Programs":
@@ -119,7 +160,7 @@ def _compiled(subject: "Subject") -> "Programs":
 @contextmanager
 def _bar(name: str, *, total: int) -> "Iterator[_Advance]":
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
+    console = Console(stderr=sys.stderr is not None, quiet=sys.stderr is None)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         yield _Advance(progress, task=progress.add_task(name, total=total), is_quiet=console.is_terminal)
 
@@ -134,5 +175,5 @@ class _Advance:
 
     def __call__(self, text: str) -> None:
         self._progress.update(self._task, advance=1)
-        if not self._is_quiet:
+        if not self._is_quiet and sys.stderr is not None:
             print(text, file=sys.stderr, flush=True)

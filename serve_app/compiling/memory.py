@@ -102,14 +102,16 @@ def fit_of(resident: Resident, /, *, programs: Iterable[CompiledProgram], sizes:
         temporaries=temporaries,
         code=code,
         context=min(max(with_these // sizes.slots, 0) * sizes.shape.page_size, longest),
-        slots=max(math.floor((room - page) / each), 0),
+        # Each needs a row, and no window has more.
+        slots=min(max(math.floor((room - page) / each), 0), sizes.ladder.widest.rows),
     )
 
 
-def would_hold(resident: Resident, /, *, on: Slice) -> tuple[str, ...]:
-    """Slices that have room for as much, spread over their devices."""
+def would_hold(resident: Resident, /, *, on: Slice, splits: bool) -> tuple[str, ...]:
+    """Slices that have room for as much, spread over their devices; of one device where the network does not split."""
     whole = resident.total * on.devices
-    return tuple(one.name for one in slices() if whole / one.devices <= one.usable - RESERVE)
+    can = (one for one in slices() if splits or one.devices == 1)
+    return tuple(one.name for one in can if whole / one.devices <= one.usable - RESERVE)
 
 
 def _own_bytes(leaf: Any) -> int:

@@ -94,6 +94,8 @@ def main(
             DOCUMENT.write_text(replaced(DOCUMENT.read_text(), table=table))
         else:
             print(table)
+    except FileNotFoundError:
+        sys.exit(f"outrider: there is no {DOCUMENT} here; run this in the project's folder")
     except OutriderError as error:
         sys.exit(f"outrider: {error}")
 

@@ -131,7 +131,7 @@ def report_of(subject: Subject, /, *, programs: Programs) -> Report:
         packages={name: version(name) for name in _PACKAGES},
         programs=tuple(_program(key, one) for key, one in programs.items()),
         fit=fit_of(resident, programs=own.values(), sizes=sizes, on=subject.on, longest=subject.longest),
-        would_hold=would_hold(resident, on=subject.on),
+        would_hold=would_hold(resident, on=subject.on, splits=subject.splits),
         estimates=tuple(map(_estimate, by_rung.values())),
         speeds=windows.speeds(),
         checks=checks_of(

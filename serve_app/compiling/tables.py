@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from serve_app.compiling.report import Report
 
@@ -20,6 +21,9 @@ def verdict(report: Report, /) -> str:
     """Whether it fits, in a sentence, and what would if it does not."""
     fit = report.fit
     what = f"{report.model} in {report.precision}, {report.slots} slots x {report.context} tokens"
+    refused = sum(one.refusal is not None for one in report.programs)
+    if fit.fits and refused:
+        return f"{what}: {refused} of {len(report.programs)} programs do not compile for {report.chip}"
     if fit.fits:
         return f"{what}: fits {report.chip}"
     short = f"{what}: does not fit {report.chip}: {_gib(fit.needed)} are needed of {_gib(fit.usable)} on each device"
@@ -30,17 +34,18 @@ def verdict(report: Report, /) -> str:
 
 
 def _parts(report: Report) -> Iterator[RenderableType]:
-    yield verdict(report)
+    yield Text(verdict(report))
     yield _memory(report)
     if report.programs:
         yield _programs(report)
     if report.estimates:
-        yield _estimates(report)
+        yield _moved(report)
+        yield _done(report)
         yield _speeds(report)
     if report.checks:
         yield _checks(report)
     if report.guessed:
-        yield f"loops whose length depends on data count once: {', '.join(report.guessed)}"
+        yield Text(f"loops whose length depends on data count once: {', '.join(report.guessed)}")
     yield f"compiled with {', '.join(f'{name} {number}' for name, number in report.packages.items())}"
 
 
@@ -78,14 +83,14 @@ def _programs(report: Report) -> Table:
         if one.refusal is None:
             table.add_row(one.name, f"{one.seconds:.1f} s", _mib(one.temporaries), _mib(one.code))
         else:
-            table.add_row(f"{one.name}: {one.refusal}", "not", "-", "-")
+            table.add_row(Text(f"{one.name}: {one.refusal}"), "not", "-", "-")
     return table
 
 
-def _estimates(report: Report) -> Table:
+def _moved(report: Report) -> Table:
     title = f"windows on each device: estimates, every slot at position {report.position}"
     moved = ("rows", "slots x rows", "weights GB", "HBM/weights", "attention GB", "states GB")
-    table = _table(title, left=(), right=(*moved, "Gop int8", "bf16", "sum/max/other", "bound by", "ms"))
+    table = _table(title, left=(), right=moved)
     for one in report.estimates:
         table.add_row(
             str(one.rows),
@@ -94,6 +99,16 @@ def _estimates(report: Report) -> Table:
             f"{one.moved / one.weights:.3f}",
             f"{one.attention / _GB:.3f}",
             f"{one.states / _GB:.3f}",
+        )
+    return table
+
+
+def _done(report: Report) -> Table:
+    title = "the same windows: what is done; ms are estimates"
+    table = _table(title, left=(), right=("rows", "Gop int8", "bf16", "sum/max/other", "bound by", "ms"))
+    for one in report.estimates:
+        table.add_row(
+            str(one.rows),
             f"{one.int8 / _G:.0f}",
             f"{one.bf16 / _G:.0f}",
             f"{one.sums}/{one.maxima}/{one.exchanges}",
@@ -117,7 +132,7 @@ def _checks(report: Report) -> Table:
     for one in report.checks:
         table.add_row(one.name, f"{one.value:.3g}", f"{one.limit:.3g}", "yes" if one.holds else "no")
         for line in one.blame if not one.holds else ():
-            table.add_row(f"  {line}", "", "", "")
+            table.add_row(Text(f"  {line}"), "", "", "")
     return table
 
 

@@ -87,7 +87,7 @@ def test_metadata_of_hlo_is_taken_out() -> None:
 def test_the_order_of_programs_counts_for_nothing_and_their_number_does() -> None:
     assert program_fingerprint(["a", "b"]) == program_fingerprint(["b", "a"])
     assert program_fingerprint(["a"], options={}) == program_fingerprint(["a"])
-    many = ({"x": "1"}, {"x": "2"}, {"y": "1"}, {"x": "1", "y": "1"}, {})
+    many: tuple[dict[str, str], ...] = ({"x": "1"}, {"x": "2"}, {"y": "1"}, {"x": "1", "y": "1"}, {})
     assert len({program_fingerprint(["a"], options=options) for options in many}) == 5
     assert program_fingerprint(["a"], options={"x": "1", "y": "2"}) == program_fingerprint(
         ["a"], options={"y": "2", "x": "1"}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.chip_placement import actor_options, chip_environment, settle_platform
+from deployments.messages.errors import ConfigError
+from serve_app.chip_placement import actor_options, check_devices, chip_environment, settle_platform
 from serve_app.config import AppConfig
 
 # Two replicas on a host of eight chips, and what each one's process sees before it imports JAX.
@@ -99,3 +100,16 @@ def placed(*chips: int) -> list[dict[str, Any]]:
     assert ran.returncode == 0, ran.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
     return found
+
+
+def test_devices_that_a_processor_does_not_have_are_refused_before_anything_starts() -> None:
+    cpu = {"JAX_PLATFORMS": "cpu"}
+    with pytest.raises(
+        ConfigError, match=r"3 devices are to share the model, and this machine has 1, a processor; .*=3"
+    ):
+        check_devices(cpu, wanted=3)
+    several = cpu | {"XLA_FLAGS": "--a=1 --xla_force_host_platform_device_count=4"}
+    with pytest.raises(ConfigError, match="this machine has 4"):
+        check_devices(several, wanted=8)
+    for environment, wanted in ((cpu, 1), (several, 4), ({}, 8), ({"JAX_PLATFORMS": "tpu,cpu"}, 8)):
+        check_devices(environment, wanted=wanted)

@@ -77,7 +77,7 @@ def read_config(path: Path, /) -> Mapping[str, object]:
     Raises:
         CheckpointError: there is no such file, or it is damaged.
     """
-    is_yaml = path.suffix in _YAML
+    is_yaml = path.suffix.lower() in _YAML
     file = StoredFile(path)
     if file.size > (_LONGEST_YAML if is_yaml else _LONGEST):
         raise CheckpointError(f"{path} has {file.size} bytes, which no configuration has; download it again")

@@ -10,8 +10,8 @@ from jaxtyping import Float64
 from deployments.lm.checkpoint.source import Checkpoint, Format
 from deployments.messages.errors import CheckpointError
 
-# Of anything, and of layers or experts where no tensors are listed that would bound them.
-_MOST, _MOST_UNLISTED = 1 << 31, 1024
+# Of anything: little enough for an array. And of layers or experts where no listed tensors bound them.
+_MOST, _MOST_UNLISTED = 1 << 24, 1024
 _EMBEDDINGS = (
     "token_embd.weight",
     "model.embed_tokens.weight",
@@ -38,6 +38,7 @@ class Key:
     hf: str
 
 
+_VOCABULARY = Key(gguf="vocab_size", hf="vocab_size")
 LAYERS = Key(gguf="block_count", hf="num_hidden_layers")
 WIDTH = Key(gguf="embedding_length", hf="hidden_size")
 HEADS = Key(gguf="attention.head_count", hf="num_attention_heads")
@@ -57,12 +58,8 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 # What things are multiplied by: one changes nothing.
 _FACTORS = (
-    "embedding_scale",
-    "embedding_multiplier",
-    "residual_scale",
-    "residual_multiplier",
-    "logit_scale",
-    "logits_scaling",
+    *("embedding_scale", "embedding_multiplier", "residual_scale", "residual_multiplier"),
+    *("logit_scale", "logits_scaling"),
 )
 
 
@@ -139,7 +136,8 @@ class Numbers:
         """Rows of the embedding table."""
         shapes = self.checkpoint.shapes
         found = next((shapes[name][0] for name in _EMBEDDINGS if name in shapes), None)
-        return self.checkpoint.get("vocab_size", int) or 0 if found is None else found
+        # Where the table is missing among weights, whoever reads them says so.
+        return (0 if self.checkpoint.has_values else self.size(_VOCABULARY)) if found is None else found
 
     @property
     def most_layers(self) -> int:

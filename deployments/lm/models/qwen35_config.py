@@ -17,6 +17,8 @@ _LINEAR = "linear_attention"
 _RECURRENT_LAYERS = Key(gguf="attention.recurrent_layers", hf="layer_types")
 _INTERVAL = Key(gguf="full_attention_interval", hf="full_attention_interval")
 _TAPS = Key(gguf="ssm.conv_kernel", hf="linear_conv_kernel_dim")
+# A program has a product for each; networks have four.
+_MOST_TAPS = 64
 _KEY_DIM = Key(gguf="ssm.state_size", hf="linear_key_head_dim")
 _KEY_HEADS = Key(gguf="ssm.group_count", hf="linear_num_key_heads")
 _VALUE_HEADS = Key(gguf="ssm.time_step_rank", hf="linear_num_value_heads")
@@ -119,7 +121,7 @@ def _recurrent(numbers: Numbers, *, key_heads: int) -> Recurrent:
         value_dim, rest = divmod(numbers.checkpoint.require(numbers.name(Key(gguf=_VALUE_WIDTH, hf="")), int), heads)
     else:
         value_dim, rest = numbers.size(Key(gguf="", hf=_VALUE_DIM)), 0
-    taps = numbers.size(_TAPS)
+    taps = numbers.size(_TAPS, most=_MOST_TAPS)
     if heads % key_heads or rest or value_dim < 1 or taps < 2:
         numbers.refuse("value heads are not a multiple of key heads, do not share their width, or there is no past")
     channels = 2 * key_heads * key_dim + heads * value_dim

@@ -12,9 +12,9 @@ from serve_app.compiling.tables import tables, verdict
 from tests.serve_app.compiling.making import GIB, fit, report
 
 
-def printed(**values: object) -> str:
+def printed(*, width: int = 120, **values: object) -> str:
     paper = StringIO()
-    Console(width=120, file=paper).print(tables(report(**values)))
+    Console(width=width, file=paper).print(tables(report(**values)))
     return paper.getvalue()
 
 
@@ -58,3 +58,26 @@ def test_a_model_that_was_not_compiled_has_its_memory_alone() -> None:
     text = printed(programs=(), estimates=())
     assert "memory of each device" in text
     assert "estimates" not in text
+
+
+def test_no_figure_is_cut_on_a_narrow_terminal() -> None:
+    text = printed(width=80)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for heading in ("slots x rows", "HBM/weights", "attention GB", "states GB", "sum/max/other", "bound by"):
+        assert heading in text
+
+
+def test_programs_that_do_not_compile_are_in_the_first_line() -> None:
+    programs = (
+        Program(name="layers, 8 rows", refusal="no such op", seconds=12.0),
+        Program(name="draw, 8 rows", refusal=None, seconds=0.1),
+    )
+    assert verdict(report(programs=programs)).endswith("2048 tokens: 1 of 2 programs do not compile for v6e-1")
+
+
+def test_brackets_are_brackets() -> None:
+    name, refusal = "x[red]y[bold]:smile:", "aval bf16[8,128] in [/vmem] and [tile]"
+    text = printed(model=name, programs=(Program(name="draw", refusal=refusal, seconds=0.1),))
+    assert name in text
+    assert refusal in " ".join(text.split())
