@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from deployments.lm.checkpoint.shape_file import ShapeFile
 from deployments.lm.kernels.choice import Kernels
@@ -133,3 +135,23 @@ def test_every_program_compiles(name: str, chip: str) -> None:
     plan = blueprint(SHAPES / f"{name}.yaml", chip=chip, ladder=LADDER, draft_k=3)
 
     assert_frugal(plan, compiled(plan))
+
+
+def test_a_second_compilation_does_not_read_the_cache_of_the_first(tmp_path: Path) -> None:
+    """A cache of compiled programs cannot be read for devices that are not here."""
+    plan = blueprint(cut(tmp_path, vocabulary=2048), chip="v6e", ladder=(8,), emits=(8,))
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    try:
+        for _ in range(2):
+            compiled(plan)
+        assert not (tmp_path / "cache").exists() or not any((tmp_path / "cache").iterdir())
+        # Others find theirs where it was.
+        jax.jit(lambda x: x * 3 + 1).lower(jax.ShapeDtypeStruct((7,), jnp.float32)).compile()
+        assert any((tmp_path / "cache").iterdir())
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before[0])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+        compilation_cache.reset_cache()
