@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -126,10 +127,9 @@ def test_slices_that_would_hold_what_does_not_split_have_one_device(tmp_path: Pa
     assert report.would_hold == ("v5p-1", "v6e-1")
 
 
-def run_tiny(tmp_path: Path, *more: str, **process: object) -> "subprocess.Popen[str]":
+def run_tiny(tmp_path: Path, *more: str, out: int | IO[str] = subprocess.PIPE) -> "subprocess.Popen[str]":
     command = ("-m", "serve_app.cli", "compile", "--chip", "v5e-1", "--model", written(tmp_path, TINY), *more)
-    given: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **process}
-    return subprocess.Popen([sys.executable, *command], text=True, **given)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen([sys.executable, *command], text=True, stdout=out, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -150,7 +150,7 @@ def test_it_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> N
 @pytest.mark.slow
 def test_a_report_that_nobody_can_take(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        process = run_tiny(tmp_path, "--draft-k", "0", "--ctx", "64", "--json", stdout=full)
+        process = run_tiny(tmp_path, "--draft-k", "0", "--ctx", "64", "--json", out=full)
         _, errors = process.communicate()
     assert process.returncode == 1
     assert errors.splitlines()[-1].startswith("outrider: the report cannot be written to standard output (")
