@@ -73,7 +73,8 @@ def check_exact(found: dict[int, Outcome]) -> None:
         for drafter, replies in outcome.replies.items():
             for request, reply in replies.items():
                 assert reply == outcome.replies["plain"][request], (devices, drafter, request)
-        assert outcome.accepted.get("oracle", 51) > 50, devices
+        if "oracle" in outcome.replies:
+            assert outcome.accepted["oracle"] > 50, devices
 
 
 def check_same_as_one(found: dict[int, Outcome]) -> None:
