@@ -7,9 +7,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jaxtyping import install_import_hook
 
 from serve_app.catalog import SMOLLM2_135M
@@ -30,6 +33,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "smollm2_path" in item.fixturenames:
             item.add_marker(pytest.mark.model)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache_of_programs() -> Iterator[None]:
+    """A model that is loaded in this process turns JAX's cache of programs on, for the whole process: not for the
+    modules that come after, some of which compile for absent devices, whose programs cannot be read again.
+    """
+    _forget_cache()
+    yield
+    _forget_cache()
+
+
+def _forget_cache() -> None:
+    if jax.config.jax_compilation_cache_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")

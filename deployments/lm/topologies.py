@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import jax
 from jax.experimental import topologies
+from jax.experimental.compilation_cache import compilation_cache
 
 from deployments.messages.errors import ConfigError
 
@@ -43,6 +44,24 @@ def absent_devices(topology: str, /) -> tuple[jax.Device, ...]:
             raise ConfigError(
                 f"cannot compile for {topology}: {first_line(error)}; install libtpu, or name a topology it knows"
             ) from error
+
+
+@contextmanager
+def without_cache() -> Iterator[None]:
+    """Within it nothing compiled is kept: JAX writes programs for absent devices to its cache of compiled programs
+    as well, and cannot read them again without the devices.
+
+    For the whole process, whichever thread compiles.
+    """
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    # It is decided once whether there is a cache, and asked again after this.
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 @contextmanager

@@ -5,17 +5,13 @@ Runs nothing. A program that cannot be compiled is a sentence, not an exception:
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
-from jax.experimental.compilation_cache import compilation_cache
-
-from deployments.lm.topologies import first_line
+from deployments.lm.topologies import first_line, without_cache
 from deployments.verifier.blueprint import Blueprint, Lowered, ProgramKey
 from deployments.verifier.compiling import roomy_threads
 from deployments.verifier.window import Rung
@@ -90,27 +86,13 @@ def compile_for(
     if blueprint.sizes.rounds is not None:
         jobs |= {size: partial(blueprint.rounds, size) for size in blueprint.sizes.rounds.sizes}
     done: dict[ProgramKey, CompiledProgram | FailedProgram] = {}
-    with _without_cache(), roomy_threads(workers or os.cpu_count() or 1) as pool:
+    with without_cache(), roomy_threads(workers or os.cpu_count() or 1) as pool:
         waiting = {pool.submit(_compiled, lower): key for key, lower in jobs.items()}
         for number, future in enumerate(as_completed(waiting), start=1):
             key = waiting[future]
             done[key] = future.result()
             progress(f"{_said(key, done[key])} ({number} of {len(jobs)})")
     return {key: done[key] for key in jobs}
-
-
-@contextmanager
-def _without_cache() -> Iterator[None]:
-    """JAX writes programs for absent devices to its cache as well, and cannot read them again without the devices."""
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    # It is decided once whether there is a cache, and asked again after this.
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
 
 
 def _compiled(lower: Callable[[], Lowered]) -> CompiledProgram | FailedProgram:
