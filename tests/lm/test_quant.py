@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deployments.lm.quant.linear import FloatLinear, Int8Linear, Precision, build_linear
+from deployments.lm.quant.linear import FloatLinear, Int8Linear, Precision, build_linear, join_linear, quantise
 
 OUTPUTS, INPUTS, ROWS = 320, 192, 128
 SIZES = (8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -51,7 +51,7 @@ def test_weights_are_scaled_channel_by_channel(weight: np.ndarray) -> None:
     assert not stored(layer)[7].any()
 
 
-@pytest.mark.parametrize(("precision", "steps"), [(Precision.INT8, 254.0), (Precision.INT8_PLAIN, 1.0)])
+@pytest.mark.parametrize(("precision", "steps"), [(Precision.INT8, 256.0), (Precision.INT8_PLAIN, 1.0)])
 def test_activations_lose_half_a_step_at_most(
     weight: np.ndarray, activations: np.ndarray, precision: Precision, steps: float
 ) -> None:
@@ -65,7 +65,46 @@ def test_activations_lose_half_a_step_at_most(
     assert np.all(np.abs(product - exact) <= bound + rounding)
 
 
-def test_the_second_term_is_worth_two_orders(weight: np.ndarray, activations: np.ndarray) -> None:
+@pytest.mark.parametrize(("inputs", "bits"), [(192, 8), (520, 8), (521, 7), (4096, 5), (14_336, 3), (133_000, 0)])
+def test_activations_have_as_many_bits_as_the_sums_have_room_for(inputs: int, bits: int) -> None:
+    """The largest activations that there are, and weights at their largest: one bit more, and the sum is another."""
+    weight = np.ones((8, inputs), np.float32)
+    assert quantise(weight).bits == bits
+    layer = quantised(weight, precision=Precision.INT8)
+    x = jnp.asarray(np.where(np.arange(8)[:, None] % 2, -3.0, 3.0) * np.ones((8, inputs)), jnp.float32)
+    exact = np.asarray(x, np.float64) @ stored(layer).T
+    np.testing.assert_allclose(layer(x), exact, rtol=1e-6)
+    if bits < 8:
+        more = Int8Linear(layer.weight[...], scale=layer.scale[...], bits=jnp.int32(bits + 1))
+        assert np.max(np.abs(np.asarray(more(x)) / exact - 1)) > 0.5
+
+
+def test_ordinary_weights_leave_more_bits_than_the_largest_would() -> None:
+    """Levels of weights that are spread like a trained network's add up to a quarter of what they could."""
+    weight = np.random.default_rng(0).normal(size=(64, 14_336)).astype(np.float32)
+    assert quantise(weight).bits == 5
+
+
+def test_weights_that_are_one_layer_have_the_bits_of_the_least() -> None:
+    few, many = np.ones((2, 4096), np.float32), np.eye(2, 4096, dtype=np.float32)
+    layer = join_linear((many, few), precision=Precision.INT8)
+    assert isinstance(layer, Int8Linear)
+    assert layer.bits is not None
+    assert (quantise(many).bits, int(layer.bits[...])) == (8, 5)
+
+
+@pytest.mark.parametrize("bits", range(9))
+def test_activations_are_rounded_to_so_many_bits(weight: np.ndarray, activations: np.ndarray, bits: int) -> None:
+    built = quantised(weight, precision=Precision.INT8)
+    layer = Int8Linear(built.weight[...], scale=built.scale[...], bits=jnp.int32(bits))
+    step = np.abs(activations).max(axis=1, keepdims=True).astype(np.float32) * np.float32(1 / 127) / np.float32(2**bits)
+    levels = np.round(activations * (np.float32(1) / step)).astype(np.float64)
+    exact = (levels * step) @ stored(built).T
+
+    np.testing.assert_allclose(layer(jnp.asarray(activations)), exact, rtol=1e-6, atol=1e-30)
+
+
+def test_the_second_product_is_worth_two_orders(weight: np.ndarray, activations: np.ndarray) -> None:
     one, two = (quantised(weight, precision=kind) for kind in (Precision.INT8_PLAIN, Precision.INT8))
     exact = activations.astype(np.float64) @ stored(two).T
     scale = np.abs(exact).mean(axis=0) + 1e-30

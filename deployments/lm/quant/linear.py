@@ -14,24 +14,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int8, Int32, UInt8
+from jaxtyping import Array, Float, Float32, Int8, Int32, Num, UInt8
 
 from deployments.lm.kernels import int8_linear
 from deployments.lm.kernels.choice import Kernels
 from deployments.lm.mesh import greatest, total
-from deployments.lm.sums import rounded
 
-_LEVELS = 127.0
-_RESIDUAL_STEPS = 254.0
+_LEVELS = 127
 _SMALLEST = 1e-9
 _ROWS_AT_ONCE = 1024
+# What is below a step has to be an int8 as well.
+_MOST_BITS = 8
+_LARGEST_SUM = np.iinfo(np.int32).max
 
 
 class Precision(StrEnum):
     """How weights and their products are kept.
 
-    `INT8` keeps activations close to f32: quantised twice, value and residual, or in native kernels once in groups
-    of 32. `INT8_PLAIN` quantises a whole row once: it costs several percent of perplexity on small models. `W8A16`
+    `INT8` keeps activations close to f32: with up to 8 bits more than an int8 has, or in native kernels in groups of
+    32. `INT8_PLAIN` rounds a whole row to an int8: it costs several percent of perplexity on small models. `W8A16`
     rounds activations to bf16 and multiplies int8 weights by them: on a TPU, which reads as many bytes; a processor
     writes all weights out as bf16 in every window.
     """
@@ -84,19 +85,28 @@ class FloatLinear(nnx.Module):
 
 
 class Int8Linear(nnx.Module):
-    """Per-channel int8 weights, per-row int8 activations of one or two terms, int32 sums.
+    """Per-channel int8 weights, per-row integer activations, int32 sums.
 
-    With two terms an activation is `step * (a + b / 254)`, `a` and `b` int8: the second holds what rounding lost.
-    Over several devices the step is that of the whole row and sums stay integers, so no bit depends on how many.
+    A step is a row's largest activation divided by 127. Activations are whole numbers of steps, or of `2 ** -bits` of
+    one; then two products are made, of the steps and of what is below one, and added in int32, which holds whatever
+    activations of so many bits come to. Over several devices the step is that of the whole row, and what is added up
+    are integers, one for each row and output: no bit depends on how many devices there are.
 
     Attributes:
+        bits: `None` where activations are whole steps.
         axis: as in `FloatLinear`.
     """
 
-    def __init__(self, weight: Int8[Array, "outputs inputs"], *, scale: Float32[Array, " outputs"], terms: int) -> None:
+    def __init__(
+        self,
+        weight: Int8[Array, "outputs inputs"],
+        *,
+        scale: Float32[Array, " outputs"],
+        bits: Int32[Array, ""] | None = None,
+    ) -> None:
         self.weight = nnx.Param(weight)
         self.scale = nnx.Param(scale)
-        self.terms = terms
+        self.bits = nnx.data(None if bits is None else nnx.Param(bits))
         self.axis: str | None = None
 
     def __call__(
@@ -106,17 +116,22 @@ class Int8Linear(nnx.Module):
         step = jnp.maximum(peak, _SMALLEST) * (1.0 / _LEVELS)
         # XLA makes this of a quotient where it knows that the step is one per row, and else does not.
         scaled = x * (1.0 / step)
-        whole = jnp.round(scaled)
-        if self.terms == 1:
-            return self._product(whole) * step * self.scale[...]
-        rest = jnp.round((scaled - whole) * _RESIDUAL_STEPS)
-        both = self._product(jnp.concatenate([whole, rest]))
+        if self.bits is None:
+            sums = total(self._product(jnp.round(scaled)), axis=self.axis)
+            return sums.astype(jnp.float32) * step * self.scale[...]
+        bits = self.bits[...]
+        parts = 1 << bits
+        levels = jnp.round(scaled * parts.astype(jnp.float32)).astype(jnp.int32)
+        steps = (levels + (parts >> 1)) >> bits
+        below = levels - (steps << bits)
+        both = self._product(jnp.concatenate([steps, below]))
         rows = x.shape[0]
-        return (both[:rows] + rounded(both[rows:] * (1.0 / _RESIDUAL_STEPS))) * step * self.scale[...]
+        sums = total((both[:rows] << bits) + both[rows:], axis=self.axis)
+        # A power of two divides without rounding.
+        return sums.astype(jnp.float32) * (step / parts.astype(jnp.float32)) * self.scale[...]
 
-    def _product(self, levels: Float[Array, "rows inputs"]) -> Float32[Array, "rows outputs"]:
-        own = _contract(levels.astype(jnp.int8), self.weight[...], jnp.int32)
-        return total(own, axis=self.axis).astype(jnp.float32)
+    def _product(self, levels: Num[Array, "rows inputs"]) -> Int32[Array, "rows outputs"]:
+        return _contract(levels.astype(jnp.int8), self.weight[...], jnp.int32)
 
 
 class Int8WeightLinear(Int8Linear):
@@ -124,7 +139,7 @@ class Int8WeightLinear(Int8Linear):
     all that is rounded. Over several devices, sums differ in their last bits."""
 
     def __init__(self, weight: Int8[Array, "outputs inputs"], *, scale: Float32[Array, " outputs"]) -> None:
-        super().__init__(weight, scale=scale, terms=0)
+        super().__init__(weight, scale=scale)
 
     def __call__(
         self, x: Float[Array, "rows inputs"], /, *, live: Int32[Array, ""] | None = None
@@ -170,7 +185,8 @@ def join_linear(
             scale = jnp.asarray(np.concatenate([part.scale for part in quantised]))
             if kernels is Kernels.NATIVE and precision is Precision.INT8:
                 return NativeInt8Linear(jnp.asarray(int8_linear.pack(levels)), scale=scale)
-            return _int8_linear(jnp.asarray(levels), scale=scale, precision=precision)
+            bits = min(part.bits for part in quantised)
+            return _int8_linear(jnp.asarray(levels), scale=scale, bits=bits, precision=precision)
 
 
 def zero_linear(
@@ -185,32 +201,46 @@ def zero_linear(
             scale = jnp.zeros(outputs, jnp.float32)
             if kernels is Kernels.NATIVE and precision is Precision.INT8:
                 return NativeInt8Linear(jnp.zeros(int8_linear.packed_shape(shape), jnp.uint8), scale=scale)
-            return _int8_linear(jnp.zeros(shape, jnp.int8), scale=scale, precision=precision)
+            return _int8_linear(jnp.zeros(shape, jnp.int8), scale=scale, bits=0, precision=precision)
 
 
-def _int8_linear(levels: Array, *, scale: Array, precision: Precision) -> Int8Linear:
+def _int8_linear(levels: Array, *, scale: Array, bits: int, precision: Precision) -> Int8Linear:
     if precision is Precision.W8A16:
         return Int8WeightLinear(levels, scale=scale)
-    return Int8Linear(levels, scale=scale, terms=2 if precision is Precision.INT8 else 1)
+    return Int8Linear(levels, scale=scale, bits=jnp.int32(bits) if precision is Precision.INT8 else None)
 
 
 class Quantised(NamedTuple):
-    """Per-channel int8: `weight = levels * scale`."""
+    """Per-channel int8: `weight = levels * scale`.
+
+    Attributes:
+        bits: below its step that an activation may have, so that no sum is more than int32 holds.
+    """
 
     levels: Int8[np.ndarray, "outputs inputs"]
     scale: Float32[np.ndarray, " outputs"]
+    bits: int
 
 
 def quantise(weight: Float32[np.ndarray, "outputs inputs"], /) -> Quantised:
     """Rounds every output's weights to 255 levels. Takes little memory beside the weight."""
     scale = np.empty(len(weight), np.float32)
     levels = np.empty(weight.shape, np.int8)
+    largest = 0
     for first in range(0, len(weight), _ROWS_AT_ONCE):
         part = weight[first : first + _ROWS_AT_ONCE]
         steps = np.maximum(np.abs(part).max(axis=1), _SMALLEST) / np.float32(_LEVELS)
+        own = levels[first : first + len(part)]
         scale[first : first + len(part)] = steps
-        levels[first : first + len(part)] = np.round(part / steps[:, None])
-    return Quantised(levels=levels, scale=scale)
+        own[...] = np.round(part / steps[:, None])
+        largest = max(largest, int(np.abs(own).sum(axis=1, dtype=np.int32).max(initial=0)))
+    return Quantised(levels=levels, scale=scale, bits=_bits(largest))
+
+
+def _bits(largest: int, /) -> int:
+    """For weights of whose outputs none has levels that add up to more than this, signs left out."""
+    reach = max(largest, 1) * _LEVELS
+    return max(min(_MOST_BITS, (_LARGEST_SUM // reach).bit_length() - 1), 0)
 
 
 def _contract(x: Array, weight: Array, sums: DTypeLike) -> Array:
