@@ -148,6 +148,7 @@ async def test_random_drafts_over_the_socket_change_no_token(perform: Perform, k
     assert metrics(service.url).total("drafter_tokens_proposed_total") >= drafted(replies)
 
 
+@pytest.mark.slow
 async def test_right_drafts_over_the_socket_are_all_accepted(
     perform: Perform, known: Knowledge, oracle_file: Path
 ) -> None:

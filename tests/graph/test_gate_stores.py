@@ -86,6 +86,7 @@ def on_file(the_stage: Stage, golden_llama: Path, folder: Path) -> Watched:
     return served(the_stage, golden_llama / "llama.f16.gguf", store=store, folder=folder)
 
 
+@pytest.mark.slow
 def test_a_redis_that_comes_late_goes_hangs_and_loses_all(on_redis: Watched, redis: RedisServer) -> None:
     watched = on_redis
     plain = ask(watched.service)

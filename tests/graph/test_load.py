@@ -18,6 +18,7 @@ REQUESTS = 200
 CONCURRENCY = 32
 
 
+@pytest.mark.slow
 async def test_two_hundred_requests_with_random_cancels_leave_nothing(golden_service: Service) -> None:
     before = metrics(golden_service.url)
     dice = random.Random(5)

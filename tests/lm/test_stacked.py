@@ -44,6 +44,7 @@ def test_native_ones_are_kept_as_their_kernel_reads_them() -> None:
     assert native.scale[...].shape == (EXPERTS, OUTPUTS)
 
 
+@pytest.mark.slow
 def test_only_one_is_held_in_f32_at_a_time() -> None:
     living: list[weakref.ref[np.ndarray]] = []
 

@@ -66,6 +66,7 @@ def test_one_that_is_refused_does_not_keep_others_back() -> None:
     assert said[1].startswith("wrong: it does not compile")
 
 
+@pytest.mark.slow
 def test_replies_without_the_windows_that_did_not_compile_are_the_same(
     model: LoadedModel, golden_llama: Path, tmp_path: Path
 ) -> None:

@@ -42,9 +42,10 @@ PROVED = {build: (8, 16, 32, 64, 128) if build[0] is Precision.F32 else (8, 16, 
 _WHOLE = (BUILDS[0], BUILDS[2])
 _EXHAUSTIVE = (pytest.mark.slow, pytest.mark.exhaustive)
 # A build with one of its rungs; `None` is the ladder as it serves.
-DEFAULT_RUNGS = [(BUILDS[0], 8), (BUILDS[0], 32), *((build, None) for build in BUILDS)]
+DEFAULT_RUNGS = [(BUILDS[0], 8), (BUILDS[0], 32), *((build, None) for build in _WHOLE)]
 RUNGS = [
     *DEFAULT_RUNGS,
+    *(pytest.param(build, None, marks=pytest.mark.slow) for build in BUILDS if build not in _WHOLE),
     *(
         pytest.param(build, rows, marks=pytest.mark.slow if build in _WHOLE else _EXHAUSTIVE)
         for build in BUILDS
@@ -52,6 +53,7 @@ RUNGS = [
         if (build, rows) not in DEFAULT_RUNGS
     ),
 ]
+EACH_BUILD = [pytest.param(build, marks=() if build in _WHOLE else pytest.mark.slow) for build in BUILDS]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_replies_are_the_plain_ones(
             assert accepted > 0
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", EACH_BUILD)
 def test_every_rung_is_proved(load_golden: LoadGolden, build: Build) -> None:
     report = load_golden(*build).report
 
@@ -116,7 +118,7 @@ def test_every_rung_is_proved(load_golden: LoadGolden, build: Build) -> None:
     assert tuple(rung.rows for rung in report.ladder.rungs) == PROVED[build]
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", EACH_BUILD)
 def test_the_oracle_is_always_accepted(load_golden: LoadGolden, plain: Callable[[Build], Plain], build: Build) -> None:
     """Every window after a prompt's last keeps all its drafts, so a reply takes as few as it can."""
     wanted = plain(build)

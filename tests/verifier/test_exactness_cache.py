@@ -98,7 +98,12 @@ CASES = (
 # In f32 as well where most happens at once.
 GRID = [
     *((Precision.INT8, case, drafter) for case in CASES for drafter in DRAFTERS),
-    *((Precision.F32, case, drafter) for case in CASES if case.cancels for drafter in DRAFTERS),
+    *(
+        pytest.param(Precision.F32, case, drafter, marks=pytest.mark.slow)
+        for case in CASES
+        if case.cancels
+        for drafter in DRAFTERS
+    ),
 ]
 
 

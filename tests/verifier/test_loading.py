@@ -100,6 +100,7 @@ def test_the_smallest_verifier_there_can_be(settings: ModelSettings, golden_llam
     assert len(replies["r"].tokens) == 13
 
 
+@pytest.mark.slow
 def test_facts_are_the_same_for_the_same_programs_and_no_others(settings: ModelSettings) -> None:
     """Loaded twice, and then with other numbers, each of which compiles to something else."""
 

@@ -43,7 +43,7 @@ async def test_a_second_one_is_refused_and_a_third_is_not() -> None:
     assert await profiler.trace(seconds=0.05)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.3])
+@pytest.mark.parametrize("after_s", [0.0, *(pytest.param(after, marks=pytest.mark.slow) for after in (0.001, 0.3))])
 async def test_one_that_is_abandoned_is_ended(after_s: float) -> None:
     """At once, while the profiler starts, or in the middle."""
     profiler = Profiler()

@@ -108,6 +108,7 @@ def test_what_does_not_compile_is_refused(golden_on_chip: LoadedModel, programs:
     }
 
 
+@pytest.mark.slow
 def test_long_calls_over_a_short_context_are_proved(golden_on_chip: LoadedModel) -> None:
     """More windows than the prompt has tokens, and fewer than a context has."""
     chip = golden_on_chip.settings.chip

@@ -93,7 +93,8 @@ def test_int8_replies_are_those_of_one_device(golden_llama: Path, nine_heads: Pa
     assert len(set(found[1].replies["plain"].values())) > 8, "replies that are all alike prove little"
 
 
-@pytest.mark.parametrize("devices", [(1, 2), pytest.param((1, 4, 8), marks=[pytest.mark.slow, pytest.mark.exhaustive])])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [(1, 2), pytest.param((1, 4, 8), marks=pytest.mark.exhaustive)])
 def test_several_windows_in_one_call_of_several_devices(
     golden_llama_rope3: Path, tmp_path: Path, devices: tuple[int, ...]
 ) -> None:
@@ -117,6 +118,7 @@ def test_several_windows_in_one_call_of_several_devices(
         assert outcome.accepted["chip"] > 20
 
 
+@pytest.mark.slow
 def test_floats_are_exact_on_each_number_of_devices(golden_llama_rope3: Path, tmp_path: Path) -> None:
     model = golden_llama_rope3 / "llama_rope3.f32.gguf"
     golden = golden_llama_rope3.parent / "llama"

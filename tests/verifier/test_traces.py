@@ -52,6 +52,7 @@ def next_up(x: Array, *, place: tuple[int, ...]) -> Array:
     return jax.lax.bitcast_convert_type(bits.at[place].add(1), x.dtype)
 
 
+@pytest.mark.slow
 def test_every_rung_is_proved_and_nothing_is_left(programs: Programs) -> None:
     found = report(programs)
 

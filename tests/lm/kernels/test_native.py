@@ -27,6 +27,7 @@ def start(cache: Path, wanted: str, **environment: str) -> subprocess.Popen[str]
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_several_processes_build_one_library_and_later_ones_take_it(tmp_path: Path) -> None:
     for process in [start(tmp_path, "native") for _ in range(2)]:
         out, err = process.communicate(timeout=250)

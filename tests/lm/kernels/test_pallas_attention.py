@@ -229,7 +229,7 @@ def test_every_width_and_number_of_heads(shape: Shape) -> None:
     check_plain(seen, attended(PARTS, attending(**kind), shape=shape), shape=shape)
 
 
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("width", [pytest.param(64, marks=pytest.mark.slow), 128])
 def test_heads_alone_have_the_bits_they_have_among_others(width: int) -> None:
     """On several devices each has some of the heads; where the softmax is cut must not depend on how many."""
     kv_heads, group, page_size, length = 8, 2, 64, 500

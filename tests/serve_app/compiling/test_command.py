@@ -132,7 +132,7 @@ def run_tiny(tmp_path: Path, *more: str, out: int | IO[str] = subprocess.PIPE) -
     return subprocess.Popen([sys.executable, *command], text=True, stdout=out, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
     """At once, though programs wait to be compiled; in one sentence, and however often it is told."""
     process = run_tiny(tmp_path)
@@ -156,7 +156,7 @@ def test_a_report_that_nobody_can_take(tmp_path: Path) -> None:
     assert errors.splitlines()[-1].startswith("outrider: the report cannot be written to standard output (")
 
 
-@pytest.mark.parametrize("more", [{"head_dim": 80}, {"head_dim": 64}], ids=str)
+@pytest.mark.parametrize("more", [{"head_dim": 80}, pytest.param({"head_dim": 64}, marks=pytest.mark.slow)], ids=str)
 def test_layers_that_the_kernel_cannot_serve_compile_too(tmp_path: Path, more: dict[str, object]) -> None:
     """Heads of 80; and pages of 24 positions, as a context of 24 has."""
     report = compile_model(options(written(tmp_path, TINY | more), context=24))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from deployments.verifier.loading import LoadedModel
 from serve_app.gating import running
@@ -111,6 +112,7 @@ def test_a_slow_drafter_fails_for_profit(model: LoadedModel) -> None:
     assert not any(decision.k_by_active_slots)
 
 
+@pytest.mark.slow
 def test_the_same_settings_make_the_same_key(model: LoadedModel, golden_llama: Path) -> None:
     again = small_model(golden_llama / "llama.f16.gguf")
     assert running.exactness_key(again.facts()) == running.exactness_key(model.facts())

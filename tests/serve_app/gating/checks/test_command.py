@@ -84,7 +84,9 @@ def test_the_whole_command_decides_and_keeps_its_decision(
     assert "slots 2 != 8" in other.output
 
 
-@pytest.mark.parametrize("part", ["comparing tokens, sampled", "1 active slot, choosing K"])
+@pytest.mark.parametrize(
+    "part", ["comparing tokens, sampled", pytest.param("1 active slot, choosing K", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_leaves_nothing(part: str, golden_llama: Path, tmp_path: Path) -> None:
     """In the middle of either check, the second with all of exactness known and a drafter at work."""
     config, store, prompts = tmp_path / "app.yaml", tmp_path / "gates.yaml", tmp_path / "prompts.txt"
