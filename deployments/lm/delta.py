@@ -13,9 +13,11 @@ from jaxtyping import Array, Float32
 
 from deployments.lm.cache.layout import Recurrent, RecurrentState
 from deployments.lm.decoder import Mixed, Window
+from deployments.lm.kernels.choice import Kernels
+from deployments.lm.kernels.delta import pallas
 from deployments.lm.layers import RMSNorm
 from deployments.lm.quant.linear import Linear
-from deployments.lm.recurrence import recur
+from deployments.lm.recurrence import Recurred, Recurrence, recur, runs_of
 
 # Of the norm of queries and keys, whatever the network's own is.
 _EPSILON = 1e-6
@@ -46,6 +48,7 @@ class GatedDeltaNet(nnx.Module):
         kernel: the convolution's, oldest row first.
         norm: over each head's values.
         key_heads: queries and keys have so many, each of which serves several neighbouring heads.
+        kernels: the Pallas kernel serves heads whose keys and values are multiples of 128; interpreted, any.
 
     Attributes:
         own: numbers of the heads that are here, of those that `gates`, `rates` and `bias` are for: few values, whole on
@@ -64,6 +67,7 @@ class GatedDeltaNet(nnx.Module):
         output: Linear,
         key_heads: int,
         shape: Recurrent,
+        kernels: Kernels = Kernels.XLA,
     ) -> None:
         self.inputs = inputs
         self.gates = gates
@@ -74,6 +78,7 @@ class GatedDeltaNet(nnx.Module):
         self.output = output
         self.key_heads = key_heads
         self.shape = shape
+        self.kernels = kernels
         self.own: nnx.Variable[Array] | None = nnx.data(None)
 
     def __call__(self, x: Float32[Array, "rows width"], /, *, window: Window, cache: RecurrentState) -> Mixed:
@@ -83,19 +88,39 @@ class GatedDeltaNet(nnx.Module):
             raise ValueError("a window without segments reached a recurrent layer")
         channels, weights = jnp.split(self.inputs(x, live=live), [shape.channels], axis=-1)
         rows = _RowInputs(channels, self.gates(x, live=live).reshape(x.shape[0], 2, -1))
-        out, states = recur(
-            self._step,
-            states=_State(cache.matrices, cache.history),
-            pending=_RowInputs(cache.pending_inputs, cache.pending_gates),
-            rows=rows,
-            recurrence=recurrence,
-            like=jax.ShapeDtypeStruct((shape.heads, shape.value_dim), jnp.float32),
-        )
-        # The loop has read the pending rows before they are overwritten, so nothing need be copied.
+        out, states = self._recurred(cache, rows=rows, recurrence=recurrence)
+        # The pending rows have been read before they are overwritten, so nothing need be copied.
         out, kept = jax.lax.optimization_barrier((out, _RowInputs(cache.pending_inputs, cache.pending_gates)))
         kept = jax.tree.map(lambda old, new: old.at[recurrence.places].set(new, mode="promise_in_bounds"), kept, rows)
         gated = self.norm(out).reshape(x.shape[0], -1) * jax.nn.silu(weights)
         return Mixed(self.output(gated, live=live), RecurrentState(*states, *kept))
+
+    def _recurred(self, cache: RecurrentState, *, rows: _RowInputs, recurrence: Recurrence) -> Recurred:
+        states = _State(cache.matrices, cache.history)
+        pending = _RowInputs(cache.pending_inputs, cache.pending_gates)
+        if self._is_pallas:
+            own = jnp.arange(self.shape.heads) if self.own is None else self.own[...]
+            return pallas.recur(
+                states,
+                pending=pending,
+                rows=rows,
+                runs=runs_of(jnp.asarray(recurrence.segments), steps=len(pending.gates) + len(rows.gates)),
+                numbers=pallas.Numbers(self.kernel[...], self.rates[...], self.bias[...], own),
+                interpret=self.kernels is Kernels.PALLAS_INTERPRETED,
+            )
+        return recur(
+            self._step,
+            states=states,
+            pending=pending,
+            rows=rows,
+            recurrence=recurrence,
+            like=jax.ShapeDtypeStruct((self.shape.heads, self.shape.value_dim), jnp.float32),
+        )
+
+    @property
+    def _is_pallas(self) -> bool:
+        is_chosen = self.kernels is Kernels.PALLAS and pallas.serves(self.shape)
+        return is_chosen or self.kernels is Kernels.PALLAS_INTERPRETED
 
     def _step(self, state: _State, row: _RowInputs) -> tuple[_State, Float32[Array, "heads value_dim"]]:
         taps = jnp.concatenate([state.history, row.channels[None]])

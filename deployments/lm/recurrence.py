@@ -69,7 +69,7 @@ def recur(
     """
     waiting = jax.tree.leaves(pending)[0].shape[0]
     count = jax.tree.leaves(rows)[0].shape[0]
-    runs = _runs(jnp.asarray(recurrence.segments), steps=waiting + count)
+    runs = runs_of(jnp.asarray(recurrence.segments), steps=waiting + count)
 
     def run(index: Array, carry: tuple[Tree, Array]) -> tuple[Tree, Array]:
         states, out = carry
@@ -99,7 +99,7 @@ def recur(
     return Recurred(out[:count], states)
 
 
-class _Runs(NamedTuple):
+class Runs(NamedTuple):
     """Segments of which each begins with the state that the one before it ended with, run as one. Then a state is read
     once and written once, and one that nobody reads is not written: between a chip's memories that is most of the work.
 
@@ -118,7 +118,8 @@ class _Runs(NamedTuple):
     writes: Int32[Array, " steps"]
 
 
-def _runs(segments: Int[Array, "segments segment_fields"], /, *, steps: int) -> _Runs:
+def runs_of(segments: Int[Array, "segments segment_fields"], /, *, steps: int) -> Runs:
+    """What a window's segments come to; `steps` is how many rows they can have together."""
     first, length, before, after = (segments[:, field] for field in range(SEGMENT_FIELDS))
     is_real = length > 0
     follows = is_real & (before == jnp.roll(after, 1)).at[0].set(False)
@@ -130,7 +131,7 @@ def _runs(segments: Int[Array, "segments segment_fields"], /, *, steps: int) -> 
     at = jnp.minimum(jnp.sum(number[:, None] >= ends, axis=1), len(segments) - 1)
     is_last = number == ends[at] - 1
     starts = jnp.nonzero(begins, size=len(segments) + 1, fill_value=len(segments))[0]
-    return _Runs(
+    return Runs(
         number=jnp.sum(begins, dtype=jnp.int32),
         before=before[own],
         starts=jnp.concatenate([jnp.zeros(1, ends.dtype), ends])[starts].astype(jnp.int32),

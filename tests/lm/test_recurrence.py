@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from deployments.lm.cache.layout import SCRATCH_STATE
 from deployments.lm.recurrence import SEGMENT_FIELDS, Recurred, Recurrence, recur
+from tests.lm.segments import STATES, WAITING, random_segments
 
-WAITING, STATES = 5, 6
 LIKE = jax.ShapeDtypeStruct((1, 2), jnp.float32)
 
 
@@ -120,20 +120,3 @@ def test_segments_that_follow_on_are_the_same_as_if_each_had_read_and_written() 
                 states[write] = state
         np.testing.assert_array_equal(np.stack([after.seen, after.digest], axis=1), states)
         np.testing.assert_array_equal(out, wanted)
-
-
-def random_segments(random: Random) -> list[tuple[int, int, int, int]]:
-    """Of up to three sequences: rows of earlier drafts, rows that stay in one or two pieces, and drafts."""
-    found: list[tuple[int, int, int, int]] = []
-    row, waiting = WAITING, 0
-    for state in random.sample([1, 2, 3], k=random.randint(1, 3)):
-        read = random.choice([state, STATES - 1])
-        if replayed := random.randint(0, min(2, WAITING - waiting)):
-            found.append((waiting, replayed, read, state))
-            read, waiting = state, waiting + replayed
-        for count, write in ((random.randint(1, 2), 4), (1, state), (1, SCRATCH_STATE)):
-            if row + count > WAITING + 8 or (write == 4 and random.random() < 0.5):
-                continue
-            found.append((row, count, read, write))
-            row, read = row + count, (write or read)
-    return found

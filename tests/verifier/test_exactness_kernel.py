@@ -1,7 +1,7 @@
-"""Exact with the attention kernel of TPUs, run interpreted: whole networks, every rung, whatever is drafted.
+"""Exact with the kernels of TPUs, run interpreted: whole networks, every rung, whatever is drafted.
 
-Pages lie as they do on a chip, heads of 64 abreast. The reference is plain decoding with the same kernel; how near that
-is to the plain path is for `tests/lm/kernels/test_pallas_attention.py` to say.
+Pages lie as they do on a chip, heads of 64 abreast, and recurrent layers run in their kernel. The reference is plain
+decoding with the same kernels; how near that is to the plain path is for `tests/lm/kernels` to say.
 """
 
 from pathlib import Path

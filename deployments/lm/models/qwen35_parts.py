@@ -115,6 +115,7 @@ def _delta(at: str, *, parts: Assembly, config: Qwen35Config) -> GatedDeltaNet:
         output=parts.linear(f"{at}.out"),
         key_heads=config.key_heads,
         shape=config.recurrent,
+        kernels=parts.kernels,
     )
 
 
