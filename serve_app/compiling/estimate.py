@@ -1,14 +1,16 @@
 """How long a window would take on a slice of chips, and how many tokens a second that is. Nothing here is measured.
 
 A window takes as long as the slower of two: HBM moving its bytes, or the matrix units doing its products, both at the
-published rate; and then what devices say to each other, a ring at the rate of two links. Left out: the host, the
-drafter, vectors' work, delays of single exchanges, and how far from its published rates a chip stays.
+published rate. What devices say to each other, a ring at the rate of two links, comes on top: beside HBM less what the
+schedule lets HBM do meanwhile. Left out: the host, the drafter, vectors' work, delays of single exchanges, and how far
+from its published rates a chip stays.
 """
 
 from dataclasses import dataclass
 
 from deployments.verifier.window import Rung
 from serve_app.compiling.chips import Slice
+from serve_app.compiling.schedule import exposed
 from serve_app.compiling.work import Load, Work
 
 LENGTHS = (1, 2, 3, 4, 5)
@@ -17,15 +19,20 @@ LENGTHS = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """Seconds of one program or window."""
+    """Seconds of one program or window.
+
+    Attributes:
+        exposed: of exchanges, in which HBM has nothing to do.
+    """
 
     memory: float
     arithmetic: float
     exchange: float
+    exposed: float
 
     @property
     def seconds(self) -> float:
-        return max(self.memory, self.arithmetic) + self.exchange
+        return max(self.memory + self.exposed, self.arithmetic + self.exchange)
 
     @property
     def bound(self) -> str:
@@ -38,6 +45,7 @@ class Time:
             memory=self.memory + other.memory,
             arithmetic=self.arithmetic + other.arithmetic,
             exchange=self.exchange + other.exchange,
+            exposed=self.exposed + other.exposed,
         )
 
 
@@ -88,8 +96,10 @@ class Speed:
 def time_of(work: Work, /, *, on: Slice) -> Time:
     """Of one program on every device of a slice at once."""
     chip = on.chip
+    hbm = chip.hbm / chip.devices
     return Time(
-        memory=work.hbm * chip.devices / chip.hbm,
+        memory=work.hbm / hbm,
         arithmetic=(work.int8 / chip.int8 + work.bf16 / chip.bf16) * chip.devices,
         exchange=work.wire / chip.ring,
+        exposed=exposed(work.steps, hbm=hbm, ring=chip.ring),
     )

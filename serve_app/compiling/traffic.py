@@ -10,7 +10,7 @@ run as often as the program's constants say; where the data say it, the caller d
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from serve_app.compiling.arithmetic import Product, products_of
@@ -125,7 +125,12 @@ def traffic_of(module: Module, /, *, turns: Turns = lambda sources, depth: 1) ->
         turns: how often a loop runs when only the data say so, by the source files it comes from and how many such
             loops it is in.
     """
-    return _Reader(module, turns=turns).of(module.entry, depth=0)
+    return joined(traffic for _, traffic in scheduled(module, turns=turns))
+
+
+def scheduled(module: Module, /, *, turns: Turns = lambda sources, depth: 1) -> Iterator[tuple[Instruction, Traffic]]:
+    """Each instruction of the program and what it moves, in the order they run; arguments as in `traffic_of`."""
+    return _Reader(module, turns=turns).each(module.entry, depth=0)
 
 
 class _Reader:
@@ -135,9 +140,13 @@ class _Reader:
         self._touch = Touch(module)
 
     def of(self, computation: Computation, *, depth: int) -> Traffic:
+        return joined(traffic for _, traffic in self.each(computation, depth=depth))
+
+    def each(self, computation: Computation, *, depth: int) -> Iterator[tuple[Instruction, Traffic]]:
         skipped = _prefetched_again(computation)
-        kept = (one for one in computation.instructions.values() if one.name not in skipped)
-        return _joined(self._one(computation, one, depth=depth) for one in kept)
+        for one in computation.instructions.values():
+            if one.name not in skipped:
+                yield one, self._one(computation, one, depth=depth)
 
     def _one(self, computation: Computation, one: Instruction, *, depth: int) -> Traffic:
         if one.opcode in _NOTHING or one.opcode.endswith(("-done", "-update")):
@@ -149,7 +158,7 @@ class _Reader:
             case "conditional":
                 return min((self.of(branch, depth=depth) for branch in own), key=lambda traffic: traffic.total)
             case "call" | "call-start" | "async-start":
-                return _joined(self.of(called, depth=depth) for called in own)
+                return joined(self.of(called, depth=depth) for called in own)
             case "custom-call" if _KERNEL in one.attributes:
                 return Traffic(kernels=(_kernel(computation, one),))
             case "custom-call" if any(f'"{name}' in one.attributes for name in _NAMING):
@@ -177,9 +186,9 @@ class _Reader:
         own = [self._module.computations[name] for name in one.called]
         trips = known_trips(one, module=self._module, computation=computation)
         if trips is not None:
-            return _joined(self.of(called, depth=depth) for called in own).times(trips)
+            return joined(self.of(called, depth=depth) for called in own).times(trips)
         sources = self._module.sources(one)
-        turn = _joined(self.of(called, depth=depth + 1) for called in own)
+        turn = joined(self.of(called, depth=depth + 1) for called in own)
         turns = self._turns(sources, depth)
         unknown = Loop(name=one.name, origin=one.origin, sources=sources, turns=turns, total=turn.total)
         run = turn.times(turns)
@@ -215,7 +224,8 @@ def _kernel(computation: Computation, one: Instruction) -> Kernel:
     )
 
 
-def _joined(given: Iterable[Traffic]) -> Traffic:
+def joined(given: Iterable[Traffic], /) -> Traffic:
+    """All of it as one."""
     parts = list(given)
     return Traffic(
         movements=tuple(one for part in parts for one in part.movements),

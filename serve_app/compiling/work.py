@@ -7,14 +7,17 @@ Knows where this project's loops and kernels come from; knows no rates.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import jax
 
 from deployments.lm.attention import PAIR, TILE_ROWS
 from deployments.lm.kernels.attention import pallas, steps
+from deployments.lm.kernels.delta import pallas as delta
 from serve_app.compiling.hlo import Computation, Instruction, Module
-from serve_app.compiling.touch import Touch
-from serve_app.compiling.traffic import Kernel, Movement, Sources, Traffic, traffic_of
+from serve_app.compiling.schedule import Step
+from serve_app.compiling.touch import SLICE_STARTS, Touch
+from serve_app.compiling.traffic import Kernel, Movement, Sources, Traffic, joined, scheduled
 from serve_app.compiling.trips import Times
 
 _ATTENTION = (
@@ -23,9 +26,9 @@ _ATTENTION = (
     "kernels/attention/blocks.py",
     "kernels/attention/steps.py",
 )
-_STATES = ("lm/recurrence.py", "lm/delta.py")
+_STATES = ("lm/recurrence.py", "lm/delta.py", "kernels/delta/pallas.py")
 _SAMPLING = "lm/sampling/"
-_KERNEL = "outrider_attend"
+_ATTENTION_KERNEL, _STATES_KERNEL = "outrider_attend", "outrider_delta"
 _CACHE_TYPES = {"bf16": "bfloat16", "f32": "float32"}
 
 
@@ -74,10 +77,11 @@ class Work:
         weights: bytes of the weights that the program reads, each once: the least it can do with.
         moved: bytes of HBM read and written outside attention and recurrent states.
         attention: bytes of HBM that keys and values take, the kernel's by its own account.
-        states: bytes of HBM that recurrent states take.
+        states: bytes of HBM that recurrent states take, the kernel's by its own account.
         wire: bytes that the device sends to others.
         sums, maxima, exchanges: how many there are, of integers or floats over all devices, and of other kinds.
         guessed: loops of unknown length, counted once.
+        steps: what moves bytes, waits for them or exchanges, in the order in which it runs.
     """
 
     weights: int
@@ -92,6 +96,7 @@ class Work:
     exchanges: int
     guessed: tuple[str, ...]
     excess: tuple[Movement, ...]
+    steps: tuple[Step, ...]
 
     @property
     def hbm(self) -> int:
@@ -101,16 +106,19 @@ class Work:
 
 def work_of(module: Module, /, *, load: Load, page_size: int) -> Work:
     """Reads it off a program's text."""
-    traffic = traffic_of(module, turns=lambda sources, depth: load.turns(sources, depth=depth, page_size=page_size))
+    turns = partial(load.turns, page_size=page_size)
+    run = list(scheduled(module, turns=lambda sources, depth: turns(sources, depth=depth)))
+    traffic = joined(one for _, one in run)
     parts: dict[str, list[Movement]] = {"attention": [], "states": [], "": []}
     for one in traffic.movements:
         parts[_part(one.sources)].append(one)
-    kernels = [_attended(kernel, load=load) for kernel in traffic.kernels if kernel.name.startswith(_KERNEL)]
+    kernels = [_attended(kernel, load=load) for kernel in _called(traffic, name=_ATTENTION_KERNEL)]
+    recurred = sum(_recurred(kernel, load=load) for kernel in _called(traffic, name=_STATES_KERNEL))
     return Work(
         weights=weights_read(module),
         moved=_total(parts[""]),
         attention=_total(parts["attention"]) + sum(moved for moved, _ in kernels),
-        states=_total(parts["states"]),
+        states=_total(parts["states"]) + recurred,
         int8=sum(one.total for one in traffic.products if one.is_int8),
         bf16=sum(one.total for one in traffic.products if not one.is_int8) + sum(done for _, done in kernels),
         wire=sum(one.wire for one in traffic.collectives),
@@ -119,6 +127,7 @@ def work_of(module: Module, /, *, load: Load, page_size: int) -> Work:
         exchanges=sum(int(one.times) for one in traffic.collectives if one.reduction not in ("sum", "max")),
         guessed=_guessed(traffic),
         excess=_excess(parts[""], module=module),
+        steps=tuple(step for one, own in run if (step := _step(one, own, load=load)) is not None),
     )
 
 
@@ -127,6 +136,19 @@ def weights_read(module: Module, /) -> int:
     touch = Touch(module)
     weights = (one for one in module.entry.parameters if one.origin.startswith("weights"))
     return sum(one.size for one in weights if touch.read(one, computation=module.entry).read >= one.size)
+
+
+def _step(one: Instruction, traffic: Traffic, *, load: Load) -> Step | None:
+    if one.opcode.endswith("-done"):
+        return Step(awaits=one.operands[0])
+    attended = sum(
+        moved for moved, _ in (_attended(kernel, load=load) for kernel in _called(traffic, name=_ATTENTION_KERNEL))
+    )
+    recurred = sum(_recurred(kernel, load=load) for kernel in _called(traffic, name=_STATES_KERNEL))
+    moved = traffic.total + attended + recurred
+    wire = sum(exchange.wire for exchange in traffic.collectives)
+    begins = one.name if one.opcode == "copy-start" or one.opcode in SLICE_STARTS else ""
+    return Step(moved=moved, begins=begins, wire=wire) if moved or wire else None
 
 
 def _part(sources: Sources) -> str:
@@ -164,6 +186,10 @@ def _readers(computation: Computation, value: Instruction) -> Iterator[str]:
             yield from _readers(computation, user)
 
 
+def _called(traffic: Traffic, *, name: str) -> Iterator[Kernel]:
+    return (kernel for kernel in traffic.kernels if kernel.name.startswith(name))
+
+
 def _attended(kernel: Kernel, *, load: Load) -> tuple[int, int]:
     """Bytes and operations of one call of the attention kernel; its last operands are the queries and the cache."""
     queries, cache = kernel.operands[-2:]
@@ -175,3 +201,18 @@ def _attended(kernel: Kernel, *, load: Load) -> tuple[int, int]:
     # Scores, then sums: a multiplication and an addition for each value of keys and values.
     done = 2 * min(load.tiles, tiles) * pages * page_size * kv_heads * asked * halves * depth
     return int(moved * kernel.times), int(done * kernel.times)
+
+
+def _recurred(kernel: Kernel, *, load: Load) -> int:
+    """Bytes of one call of the recurrence's kernel: each slot's state is read and written once, whatever its rows."""
+    matrices, history, _, _, channels, gates = kernel.operands[-9:-3]
+    rows = load.slots * load.rows
+    moved = delta.hbm_bytes(
+        delta.shape_of(matrices=matrices, history=history, gates=gates),
+        reads=load.slots,
+        writes=load.slots,
+        again=rows - load.slots,
+        rows=rows if channels.hbm else 0,
+        given=rows if kernel.results[-1].hbm else 0,
+    )
+    return int(moved * kernel.times)

@@ -7,13 +7,14 @@ from serve_app.compiling.chips import slice_named
 from serve_app.compiling.estimate import Window, time_of
 from serve_app.compiling.memory import Fit, Resident
 from serve_app.compiling.report import Estimate, Program, Report
+from serve_app.compiling.schedule import Step
 from serve_app.compiling.work import Load, Work
 
 GIB = 2**30
 
 
 def work(**values: Any) -> Work:
-    """Eight billion bytes of weights, read once."""
+    """Eight billion bytes of weights, read once; exchanges come when nothing is under way, unless `steps` say more."""
     plain: dict[str, Any] = {
         **dict.fromkeys(("attention", "states", "int8", "bf16", "wire", "sums", "maxima", "exchanges"), 0),
         "weights": 8 * 10**9,
@@ -21,7 +22,9 @@ def work(**values: Any) -> Work:
         "guessed": (),
         "excess": (),
     }
-    return Work(**plain | values)
+    given = plain | values
+    moved = sum(given[part] for part in ("moved", "attention", "states"))
+    return Work(**{"steps": (Step(moved=moved), Step(wire=given["wire"]))} | given)
 
 
 def nothing() -> Work:

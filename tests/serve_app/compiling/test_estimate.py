@@ -4,6 +4,7 @@ import pytest
 
 from serve_app.compiling.chips import slice_named
 from serve_app.compiling.estimate import time_of
+from serve_app.compiling.schedule import Step
 from tests.serve_app.compiling.making import work
 
 
@@ -29,6 +30,20 @@ def test_attention_and_states_are_memory_too() -> None:
 def test_exchanges_come_on_top() -> None:
     # Half of 800 GB/s goes out, over two of four links.
     one = time_of(work(moved=1638 * 10**7, wire=2 * 10**9), on=slice_named("v6e-4"))
+    assert one.seconds == pytest.approx(0.01 + 0.01)
+
+
+def test_what_arrives_during_an_exchange_is_not_counted_again() -> None:
+    ahead = Step(moved=1638 * 10**7, begins="ahead")
+    steps = (ahead, Step(wire=1 * 10**9), Step(awaits="ahead"), Step(wire=1 * 10**9))
+    one = time_of(work(moved=1638 * 10**7, wire=2 * 10**9, steps=steps), on=slice_named("v6e-4"))
+    assert one.exchange == pytest.approx(0.01)
+    assert one.seconds == pytest.approx(0.01 + 0.005)
+
+
+def test_products_do_not_go_on_during_an_exchange() -> None:
+    steps = (Step(moved=1638 * 10**7, begins="ahead"), Step(wire=2 * 10**9))
+    one = time_of(work(moved=1638 * 10**7, wire=2 * 10**9, int8=1836 * 10**10, steps=steps), on=slice_named("v6e-4"))
     assert one.seconds == pytest.approx(0.01 + 0.01)
 
 

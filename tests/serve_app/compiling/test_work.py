@@ -23,6 +23,25 @@ custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/outrider_attend
 frontend_attributes={{kernel_name="outrider_attend"}}
 }}
 """
+STATES = """{header}
+
+ENTRY %main (matrices: f32[10,48,128,128], history: f32[10,3,10240], held: f32[57,10240], kept: f32[57,2,48], \
+rows: f32[64,10240], gates: f32[64,2,48], kernel: f32[4,10240], each: f32[1,48]) -> f32[64,48,128] {{
+  %matrices = f32[10,48,128,128]{{3,2,1,0:T(8,128)}} parameter(0)
+  %history = f32[10,3,10240]{{2,1,0:T(4,128)}} parameter(1)
+  %held = f32[57,10240]{{1,0:T(8,128)}} parameter(2)
+  %kept = f32[57,2,48]{{2,1,0:T(2,128)}} parameter(3)
+  %rows = f32[64,10240]{{1,0:T(8,128){memory}}} parameter(4)
+  %gates = f32[64,2,48]{{2,1,0:T(2,128){memory}}} parameter(5)
+  %kernel = f32[4,10240]{{1,0:T(4,128)}} parameter(6)
+  %each = f32[1,48]{{1,0:T(1,128)}} parameter(7)
+  %run = (f32[10,48,128,128]{{3,2,1,0:T(8,128)}}, f32[10,3,10240]{{2,1,0:T(4,128)}}, \
+f32[64,48,128]{{2,1,0:T(8,128){memory}}}) custom-call(%matrices, %history, %held, %kept, %rows, %gates, %kernel, \
+%each, %each), custom_call_target="tpu_custom_call", metadata={{op_name="jit(f)/outrider_delta"}}, \
+frontend_attributes={{kernel_name="outrider_delta"}}
+  ROOT %seen = f32[64,48,128]{{2,1,0:T(8,128){memory}}} get-tuple-element(%run), index=2
+}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -88,3 +107,34 @@ def test_weights_are_those_that_are_read_whole() -> None:
     assert work.moved == 256 * 128 + 8 * 256 * 4
     assert work.int8 == 2 * 8 * 256 * 128
     assert [one.name for one in work.excess] == ["fusion"]
+
+
+def test_the_kernel_of_recurrent_layers_moves_each_slots_state_once() -> None:
+    """Of a layer of Qwen3.8-27B; accepted drafts come from HBM, and the window's rows where they are there."""
+    state, row, given = 48 * 65536 + 3 * 40960, 40960 + 2 * 48 * 4, 48 * 512
+    for memory, factor in (("S(1)", 0), ("", 1)):
+        text = STATES.format(header=texts.HEADER, memory=memory)
+        plain, drafted = (work_of(parse_module(text), load=load, page_size=64) for load in (PLAIN, DRAFTED))
+        assert plain.states == 16 * state + 4 * 40960 + factor * 8 * (row + given)
+        assert drafted.states == 16 * state + 4 * 40960 + 56 * row + factor * 64 * (row + given)
+        assert plain.moved == plain.attention == 0
+        assert not plain.guessed
+
+
+def test_copies_are_steps_that_begin_and_are_waited_for() -> None:
+    steps = work_of(parse_module(texts.PREFETCH), load=PLAIN, page_size=64).steps
+    assert [(one.begins, one.awaits, one.moved) for one in steps] == [
+        # Of the one that the last run began.
+        ("", "copy-start", 0),
+        ("copy-start.1", "", 256 * 128),
+        ("", "", 8 * 256 * 4),
+        ("", "copy-start.1", 0),
+    ]
+
+
+def test_exchanges_are_steps_and_what_kernels_move_as_well() -> None:
+    exchanges = work_of(parse_module(texts.EXCHANGES), load=PLAIN, page_size=64)
+    assert sum(one.wire for one in exchanges.steps) == exchanges.wire > 0
+    for text in (KERNEL, STATES.format(header=texts.HEADER, memory=""), texts.LOOPS):
+        work = work_of(parse_module(text), load=DRAFTED, page_size=64)
+        assert sum(one.moved for one in work.steps) == work.hbm > 0
