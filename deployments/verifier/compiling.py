@@ -17,11 +17,12 @@ _STACK_BYTES = 64 * 1024 * 1024
 _TPU_OPTIONS = MappingProxyType(
     {
         # How much of a TPU core's own memory one instruction may take for itself. With more, which is the compiler's
-        # choice where there are 128 MiB, wide results of 64 rows have no room beside a weight that is fetched ahead, and
-        # go out to HBM and back: 1.14 times the weights' bytes for layers of Qwen3.8-27B on v6e, and 1.03 with this.
+        # choice where there are 128 MiB, wide results of 64 rows have no room beside a weight that is fetched ahead,
+        # and go out to HBM and back: 1.14 times the weights' bytes for layers of Qwen3.8-27B on v6e, and 1.03 with it.
         "xla_tpu_scoped_vmem_limit_kib": "16384",
-        # Weights are fetched ahead whole. Fetched in slices they take HBM beside the weights, more with every layer: 5.5
-        # percent of a device's layers of Llama-3.1-8B on eight v5e, and 2.5 whole. (1 would end the process on a v5p.)
+        # Weights are fetched ahead whole. Fetched in slices they take HBM beside the weights, more with every layer:
+        # 5.5 percent of a device's share of eight layers of Llama-3.1-8B on eight v5e, and 2.5 whole. (1 would end the
+        # process on a v5p.)
         "xla_tpu_sliced_prefetch_max_slices": "0",
         # The cores add up what they exchange themselves. Nothing runs beside it that they could do meanwhile, and what
         # goes through the sparse cores goes through HBM: 1.65 times the weights' bytes for 64 rows on a tpu7x.
