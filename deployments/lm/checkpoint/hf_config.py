@@ -89,7 +89,7 @@ def read_config(path: Path, /) -> Mapping[str, object]:
             raise ValueError(f"{_TEXT} is {type(text).__name__}, expected an object")
         return dict(_flat(config | (text or {})))
     except ValueError as error:
-        remedy = "mend it" if is_yaml else "download it again"
+        remedy = "mend it" if is_yaml else "download it again, or mend it if it is yours"
         raise CheckpointError(f"{path} is damaged ({error}); {remedy}") from error
 
 

@@ -234,6 +234,8 @@ def _scaling(numbers: Numbers, *, of: str | None) -> Mapping[str, str | float]:
             found["factor"] = factor
         return found
     for part in ("rope_scaling", _parameters(of)):
+        if part in checkpoint.metadata_keys:
+            numbers.refuse(f"{part} is not an object, but one value")
         for key in ("rope_type", "type"):
             kind = checkpoint.get(f"{part}.{key}", str)
             if kind is not None:

@@ -68,6 +68,13 @@ def test_unknown_scaling_of_gguf_files_is_refused_by_name(golden_llama: Path, tm
         table(path)
 
 
+@pytest.mark.parametrize("part", ["rope_scaling", "rope_parameters"])
+def test_scaling_that_is_one_value_is_refused(golden_llama: Path, tmp_path: Path, part: str) -> None:
+    folder = changed_folder(golden_llama, into=tmp_path, config={part: "linear"})
+    with pytest.raises(CheckpointError, match=f"{part} is not an object, but one value"):
+        table(folder)
+
+
 def test_llama_3_slows_long_waves_down(golden_llama_rope3: Path) -> None:
     """The formula of Meta's own code, in f64. GGUF files keep these factors: `test_golden.py` compares the bits."""
     base, dims, factor, low, high, original = 500_000.0, 16, 8.0, 1.0, 4.0, 64.0
