@@ -13,7 +13,7 @@ from typing import Any
 
 from deployments.lm.topologies import first_line, without_cache
 from deployments.verifier.blueprint import Blueprint, Lowered, ProgramKey
-from deployments.verifier.compiling import roomy_threads
+from deployments.verifier.compiling import roomy_threads, unknown_options
 from deployments.verifier.window import Rung
 
 type Progress = Callable[[str], None]
@@ -86,6 +86,8 @@ def compile_for(
     if blueprint.sizes.rounds is not None:
         jobs |= {size: partial(blueprint.rounds, size) for size in blueprint.sizes.rounds.sizes}
     done: dict[ProgramKey, CompiledProgram | FailedProgram] = {}
+    for option in sorted(unknown_options(blueprint.mesh)):
+        progress(f"this compiler has no option {option}; programs go without it")
     with without_cache(), roomy_threads(workers or os.cpu_count() or 1) as pool:
         waiting = {pool.submit(_compiled, lower): key for key, lower in jobs.items()}
         for number, future in enumerate(as_completed(waiting), start=1):

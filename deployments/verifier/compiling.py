@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jax
-from jax.sharding import Mesh
+import jax.numpy as jnp
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from deployments.lm.topologies import without_cache
 
 # XLA's passes recurse deeper than the 8 MiB that a thread is given.
 _STACK_BYTES = 64 * 1024 * 1024
@@ -44,8 +48,32 @@ class Unbuilt:
 
 def options_for(mesh: Mesh | None, /) -> dict[str, str] | None:
     """The compiler's, for programs of these devices; `None` of a mesh is the one that is here."""
-    platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-    return dict(_TPU_OPTIONS) if platform == "tpu" else None
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    return dict(_known(device)) if device.platform == "tpu" else None
+
+
+def unknown_options(mesh: Mesh | None, /) -> frozenset[str]:
+    """Those that this version would give the compiler, and that the compiler has not."""
+    known = options_for(mesh)
+    return frozenset() if known is None else frozenset(_TPU_OPTIONS) - frozenset(known)
+
+
+@cache
+def _known(device: jax.Device, /) -> Mapping[str, str]:
+    # They are the compiler's own, and may be gone in its next version: programs are slower then, and else the same.
+    with without_cache():
+        return {name: value for name, value in _TPU_OPTIONS.items() if _takes(device, {name: value})}
+
+
+def _takes(device: jax.Device, option: dict[str, str], /) -> bool:
+    smallest = jax.ShapeDtypeStruct((8, 128), jnp.float32, sharding=SingleDeviceSharding(device))
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=option).lower(smallest).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "No such compile option" in str(error):
+            return False
+        raise
+    return True
 
 
 def compile_all[Key](

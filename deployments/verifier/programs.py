@@ -17,7 +17,7 @@ from deployments.lm.sampling.logprobs import LogProbs
 from deployments.messages.errors import ConfigError
 from deployments.verifier.blueprint import Blueprint
 from deployments.verifier.calls import RoundsInput, RoundsOutput, RoundsSize
-from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries
+from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries, unknown_options
 from deployments.verifier.packing import PackedWindow
 from deployments.verifier.supplying import ExtrasSupply
 from deployments.verifier.window import (
@@ -104,6 +104,8 @@ class Programs:
             longest=sizes.longest,
             place=blueprint.everywhere,
         )
+        for option in sorted(unknown_options(self.mesh)):
+            progress(f"this compiler has no option {option}; programs go without it")
         self._zeroed = blueprint.clearing().compile()
         self._body, self._emit, self._rounds = self._compile(progress)
 

@@ -205,13 +205,14 @@ def _attended(kernel: Kernel, *, load: Load) -> tuple[int, int]:
 
 def _recurred(kernel: Kernel, *, load: Load) -> int:
     """Bytes of one call of the recurrence's kernel: each slot's state is read and written once, whatever its rows."""
-    matrices, history, _, _, channels, gates = kernel.operands[-9:-3]
+    matrices, history, pending, _, channels, gates = kernel.operands[-9:-3]
     rows = load.slots * load.rows
     moved = delta.hbm_bytes(
         delta.shape_of(matrices=matrices, history=history, gates=gates),
         reads=load.slots,
         writes=load.slots,
-        again=rows - load.slots,
+        # The last place is nobody's. What XLA has in VMEM it has brought there itself.
+        again=min(rows - load.slots, pending.shape[0] - 1) if pending.hbm else 0,
         rows=rows if channels.hbm else 0,
         given=rows if kernel.results[-1].hbm else 0,
     )

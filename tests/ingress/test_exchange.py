@@ -80,7 +80,7 @@ async def test_many_clients_that_come_and_go_leave_nothing_behind(serve: Serve) 
                 visiting = asyncio.ensure_future(http.post("/v1/chat/completions", json=body))
                 if number % 2:
                     # Gone as soon as its request is being answered, however long that took.
-                    await arrived[number].wait()
+                    await asyncio.wait_for(arrived[number].wait(), timeout=60)
                     visiting.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     assert (await visiting).status_code == 200

@@ -12,8 +12,9 @@ from deployments.lm.mesh import make_mesh
 from deployments.lm.quant.linear import Precision
 from deployments.lm.topologies import absent_devices
 from deployments.messages.errors import ConfigError
+from deployments.verifier import compiling
 from deployments.verifier.blueprint import Blueprint
-from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries
+from deployments.verifier.compiling import Unbuilt, compile_all, options_for, temporaries, unknown_options
 from deployments.verifier.loading import LoadedModel
 from deployments.verifier.probe import probe
 from deployments.verifier.programs import Programs
@@ -107,6 +108,21 @@ def test_only_programs_of_tpus_have_options_of_theirs() -> None:
         )
     )
     assert compiled.compile().as_text()
+    assert not unknown_options(make_mesh(absent_devices("v6e:1x1x1")))
     # The compiler looks at them: it knows no others.
     with pytest.raises(RuntimeError, match="xla_tpu_no_such_option"):
         compiled.compile(compiler_options={"xla_tpu_no_such_option": "1"})
+
+
+def test_an_option_that_the_compiler_has_not_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the compiler's own, and may be gone in its next version."""
+    mesh = make_mesh(absent_devices("v5p:1x1x1"))
+    known = options_for(mesh)
+    assert known
+    monkeypatch.setattr(compiling, "_TPU_OPTIONS", {**known, "xla_tpu_no_such_option": "1"})
+    compiling._known.cache_clear()
+    try:
+        assert options_for(mesh) == known
+        assert unknown_options(mesh) == {"xla_tpu_no_such_option"}
+    finally:
+        compiling._known.cache_clear()

@@ -58,6 +58,14 @@ RAGGED: tuple[Segment, ...] = (
 )
 
 
+# A run that writes nothing, between two that do: its state leaves no time for the one before it to go.
+UNWRITTEN: tuple[Segment, ...] = (
+    (WAITING, 1, 1, 1),
+    (WAITING + 1, 1, 2, SCRATCH_STATE),
+    (WAITING + 2, 1, 3, 3),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """What a window of a layer is run on, beside its segments; `numbers` are the layer's."""
@@ -215,7 +223,7 @@ def test_on_a_simulated_chip_copies_do_not_race(dma: Literal["on_wait", "eager"]
     """Memory that nobody wrote holds no numbers there, and a copy is made when it is waited for, or at once."""
     one, random = given(SHAPES[0]), Random(5)
     simulated = pltpu.InterpretParams(detect_races=True, dma_execution_mode=dma, uninitialized_memory="nan")
-    for segments in (RAGGED, *(random_segments(random) for _ in range(3 if dma == "eager" else 0))):
+    for segments in (RAGGED, UNWRITTEN, *(random_segments(random) for _ in range(3 if dma == "eager" else 0))):
         with pltpu.force_tpu_interpret_mode(simulated):
             found = run(one, segments, interpret=False)
         same_bits(found, run(one, segments))
@@ -227,6 +235,9 @@ def test_layers_it_cannot_serve_are_left_to_the_plain_path() -> None:
     assert not pallas.serves(replace(real, key_dim=96))
     assert not pallas.serves(replace(real, value_dim=64))
     assert not pallas.serves(replace(real, heads=256))
+    few = Recurrent(heads=2, key_dim=1024, value_dim=1024, channels=4 * 1024 + 2 * 1024, taps=4)
+    assert not pallas.serves(few)
+    assert pallas.serves(replace(few, key_dim=512, channels=4 * 512 + 2 * 1024))
     of, x = deltas.weights(), deltas.rows(ROWS)
     plain, left = (deltas.Runner(of, rows=ROWS, kernels=kernels) for kernels in (Kernels.XLA, Kernels.PALLAS))
     same_bits([left(x, begins=True), *left.state()], [plain(x, begins=True), *plain.state()])

@@ -29,8 +29,8 @@ ENTRY %main (matrices: f32[10,48,128,128], history: f32[10,3,10240], held: f32[5
 rows: f32[64,10240], gates: f32[64,2,48], kernel: f32[4,10240], each: f32[1,48]) -> f32[64,48,128] {{
   %matrices = f32[10,48,128,128]{{3,2,1,0:T(8,128)}} parameter(0)
   %history = f32[10,3,10240]{{2,1,0:T(4,128)}} parameter(1)
-  %held = f32[57,10240]{{1,0:T(8,128)}} parameter(2)
-  %kept = f32[57,2,48]{{2,1,0:T(2,128)}} parameter(3)
+  %held = f32[57,10240]{{1,0:T(8,128){memory}}} parameter(2)
+  %kept = f32[57,2,48]{{2,1,0:T(2,128){memory}}} parameter(3)
   %rows = f32[64,10240]{{1,0:T(8,128){memory}}} parameter(4)
   %gates = f32[64,2,48]{{2,1,0:T(2,128){memory}}} parameter(5)
   %kernel = f32[4,10240]{{1,0:T(4,128)}} parameter(6)
@@ -116,9 +116,13 @@ def test_the_kernel_of_recurrent_layers_moves_each_slots_state_once() -> None:
         text = STATES.format(header=texts.HEADER, memory=memory)
         plain, drafted = (work_of(parse_module(text), load=load, page_size=64) for load in (PLAIN, DRAFTED))
         assert plain.states == 16 * state + 4 * 40960 + factor * 8 * (row + given)
-        assert drafted.states == 16 * state + 4 * 40960 + 56 * row + factor * 64 * (row + given)
+        assert drafted.states == 16 * state + 4 * 40960 + factor * (56 * row + 64 * (row + given))
         assert plain.moved == plain.attention == 0
         assert not plain.guessed
+    # More rows are not run again than there is room for.
+    few = STATES.format(header=texts.HEADER, memory="").replace("57,", "25,")
+    again = work_of(parse_module(few), load=DRAFTED, page_size=64).states
+    assert again == 16 * state + 4 * 40960 + 24 * row + 64 * (row + given)
 
 
 def test_copies_are_steps_that_begin_and_are_waited_for() -> None:

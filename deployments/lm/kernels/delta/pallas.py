@@ -38,6 +38,8 @@ _LANES, _SUBLANES = 128, 8
 # Of a core's VMEM, which is 64 MiB where there is least: what the kernel may take, and what of it is for values under
 # way. It says so itself, as three states may be more than what one instruction gets by default.
 _MOST_VMEM, _UNDER_WAY = 32 << 20, 4 << 20
+# A head's matrix is a value under way, and not the only one.
+_MOST_HEAD = 2 << 20
 # Where the states come among what the kernel takes.
 _STATES = len(Tables._fields)
 
@@ -65,10 +67,11 @@ class Numbers(NamedTuple):
 
 
 def serves(shape: Recurrent, /) -> bool:
-    """Whether the kernel can run such layers on a TPU: heads of whole vectors, and three states fit its memory."""
-    return (
-        shape.key_dim % _LANES == 0 and shape.value_dim % _LANES == 0 and vmem_bytes(shape) <= _MOST_VMEM - _UNDER_WAY
-    )
+    """Whether the kernel can run such layers on a TPU: heads of whole vectors, none too large, and three states fit its
+    memory."""
+    is_whole = shape.key_dim % _LANES == 0 and shape.value_dim % _LANES == 0
+    is_small = 4 * shape.key_dim * shape.value_dim <= _MOST_HEAD
+    return is_whole and is_small and vmem_bytes(shape) <= _MOST_VMEM - _UNDER_WAY
 
 
 def recur(
