@@ -148,6 +148,8 @@ def exact(
     precision: PrecisionName = "int8",
 ) -> None:
     """Compare replies with and without speculation, token for token; exit status 1 on any difference."""
+    # Four services, each asked from an event loop of its own: Ray, as it is imported, must not bind itself to one.
+    os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
     from rich.console import Console
 
     from serve_app.model_fetch import resolve_model
@@ -161,9 +163,7 @@ def exact(
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
     console.print(proof.table(f"{model}, {precision}, {prompts}, {tokens} tokens"))
-    for problem in proof.problems:
-        print(problem)
-    print(proof.summary)
+    print(*proof.problems, proof.summary, sep="\n")
     if proof.problems:
         raise typer.Exit(1)
 
