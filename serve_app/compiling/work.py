@@ -7,7 +7,6 @@ Knows where this project's loops and kernels come from; knows no rates.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import jax
 
@@ -106,8 +105,7 @@ class Work:
 
 def work_of(module: Module, /, *, load: Load, page_size: int) -> Work:
     """Reads it off a program's text."""
-    turns = partial(load.turns, page_size=page_size)
-    run = list(scheduled(module, turns=lambda sources, depth: turns(sources, depth=depth)))
+    run = list(scheduled(module, turns=lambda sources, depth: load.turns(sources, depth=depth, page_size=page_size)))
     traffic = joined(one for _, one in run)
     parts: dict[str, list[Movement]] = {"attention": [], "states": [], "": []}
     for one in traffic.movements:
